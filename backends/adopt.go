@@ -16,7 +16,7 @@ type Adopter interface {
 
 	// CommitWith does what Commit does, and runs the hooks in the same transaction. The error is a *LockedError
 	// if another program keeps a row locked for longer than a moment.
-	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
+	CommitWith(ctx context.Context, b CommitContent, also TxHooks) (Results, error)
 
 	// Query runs queries that all see one state of the database, and changes nothing.
 	Query(ctx context.Context, statements ...*Statement) error
@@ -46,7 +46,7 @@ type Mixed interface {
 	// locked until the job is settled. Such a claim has only session leases.
 	ClaimsInTx(queue string) bool
 	// Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for
-	// it. The caller claims from such a queue in commits that delay no others, with Batch.WaitForLocks. Other claims
+	// it. The caller claims from such a queue in commits that delay no others, with CommitContent.WaitForLocks. Other claims
 	// from it get an *UnavailableError.
 	Slow(queue string) bool
 	// InTx reports whether the lease's claim is an open transaction now. Only the session that claimed the job
@@ -76,7 +76,7 @@ type OpenTx interface {
 	// CommitWith does what Adopter.CommitWith does, in the open transaction, and then commits that. An error
 	// undoes only what the call did: the transaction stays open if Open still returns true. ErrTxLost: the
 	// connection is gone, and the transaction was not committed.
-	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
+	CommitWith(ctx context.Context, b CommitContent, also TxHooks) (Results, error)
 
 	// Rollback ends the transaction, if there is one. After an error the connection can't be used again.
 	Rollback(ctx context.Context) error
@@ -140,14 +140,14 @@ type Plan struct {
 // again. If one of them returns an error, the transaction is rolled back with that error.
 type TxHooks struct {
 	// Before runs before the batch, and can change it. nil: nothing.
-	Before func(ctx context.Context, sql SQL, b *Batch) error
+	Before func(ctx context.Context, sql SQL, b *CommitContent) error
 	// After runs after the batch. nil: nothing.
 	After func(ctx context.Context, sql SQL, r *Results) error
 	// Freed returns, after the commit, the queues in which the hooks made jobs ready. If the engine can, it
 	// notifies other sidecars. nil: no queues.
 	Freed func() []string
 
-	Claims bool // the hooks claim jobs: if Batch.Host isn't alive, the error is ErrEvicted
+	Claims bool // the hooks claim jobs: if CommitContent.Host isn't alive, the error is ErrEvicted
 	Writes bool // the hooks do more than claim: the commit must be durable
 }
 

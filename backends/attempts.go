@@ -33,7 +33,7 @@ func (s Slot) Alone(attempt, limit, losses int) bool {
 }
 
 // Alone reports whether this is the last attempt of a job that was lost with its worker.
-func (s AttemptState) Alone() bool { return s.Losses > 0 && s.Attempts >= s.Limit }
+func (a AttemptState) Alone() bool { return a.Losses > 0 && a.Attempts >= a.Limit }
 
 // Disposition is the outcome for a claimed job that was not acked.
 type Disposition struct {
@@ -59,21 +59,21 @@ func (j Jitter) Of(queue string) float64 {
 }
 
 // AfterNack returns the outcome for a nacked job. jitter lengthens or shortens a back-off, but no delay of the nack.
-func (s AttemptState) AfterNack(n Nack, jitter float64) Disposition {
+func (a AttemptState) AfterNack(n Nack, jitter float64) Disposition {
 	switch {
 	case !n.Snooze:
-		s.Losses, s.PrefetchLosses = 0, 0
+		a.Losses, a.PrefetchLosses = 0, 0
 	case !n.HasDelay:
-		s.Losses = max(min(s.Losses, 0)-1, -mostSnoozes)
+		a.Losses = max(min(a.Losses, 0)-1, -mostSnoozes)
 		fallthrough
 	default:
-		s.Attempts--
+		a.Attempts--
 	}
-	f := s.again(s.backoff(jitter))
+	f := a.again(a.backoff(jitter))
 	if n.HasDelay {
-		f = s.again(n.Delay)
+		f = a.again(n.Delay)
 	}
-	if n.Dead || !n.Snooze && s.Attempts >= s.Limit {
+	if n.Dead || !n.Snooze && a.Attempts >= a.Limit {
 		f.State = StateDead
 	}
 	if !n.Snooze {
@@ -83,22 +83,22 @@ func (s AttemptState) AfterNack(n Nack, jitter float64) Disposition {
 }
 
 // AfterRelease returns the outcome for a job whose claim was ended on behalf of its worker. jitter changes a back-off.
-func (s AttemptState) AfterRelease(r Release, jitter float64) Disposition {
+func (a AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 	if r.Uncounted {
-		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
+		return Disposition{State: StateReady, SamePosition: true, Attempts: a.Attempts - 1, Losses: a.Losses, PrefetchLosses: a.PrefetchLosses}
 	}
-	if s.Losses = max(s.Losses, 0); r.Cause != CauseTimedOut {
-		s.Losses++
+	if a.Losses = max(a.Losses, 0); r.Cause != CauseTimedOut {
+		a.Losses++
 	}
 	if r.Cause != CauseSidecarLost { // the sidecar outlived the delivery
-		s.PrefetchLosses = 0
+		a.PrefetchLosses = 0
 	}
-	f := s.again(s.backoff(jitter))
+	f := a.again(a.backoff(jitter))
 	switch {
-	case s.Attempts >= s.Limit:
+	case a.Attempts >= a.Limit:
 		f.State = StateDead
-	case s.Losses == 1 && r.Cause != CauseTimedOut: // the worker ended; the job is hardly the reason
-		f = s.again(0)
+	case a.Losses == 1 && r.Cause != CauseTimedOut: // the worker ended; the job is hardly the reason
+		f = a.again(0)
 	}
 	f.Cause, f.Message = r.Cause, r.Message
 	return f
@@ -106,17 +106,17 @@ func (s AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 
 // AfterReap returns the outcome for a job that was reaped for the cause. With an unrecorded delivery, possibly no
 // worker ever got the job, so the attempt doesn't count. jitter changes a back-off.
-func (s AttemptState) AfterReap(c Cause, jitter float64) Disposition {
-	if !s.Prefetched {
-		return s.AfterRelease(Release{Cause: c}, jitter)
+func (a AttemptState) AfterReap(c Cause, jitter float64) Disposition {
+	if !a.Prefetched {
+		return a.AfterRelease(Release{Cause: c}, jitter)
 	}
-	f := s.AfterRelease(Release{Uncounted: true}, 0)
+	f := a.AfterRelease(Release{Uncounted: true}, 0)
 	f.PrefetchLosses++
 	return f
 }
 
-func (s AttemptState) again(delay time.Duration) Disposition {
-	f := Disposition{State: StateReady, Attempts: s.Attempts, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
+func (a AttemptState) again(delay time.Duration) Disposition {
+	f := Disposition{State: StateReady, Attempts: a.Attempts, Losses: a.Losses, PrefetchLosses: a.PrefetchLosses}
 	if delay > 0 {
 		f.State, f.Delay = StateScheduled, delay
 	}
@@ -129,12 +129,12 @@ const mostSnoozes = 100
 
 // backoff returns the back-off. It starts at Backoff. It doubles with each attempt, and with each snooze in a
 // row after the first, up to BackoffMax. The jitter comes last, so that jobs at the maximum differ too.
-func (s AttemptState) backoff(jitter float64) time.Duration {
-	d := s.Backoff
-	for n := max(s.Attempts, 1) + max(-s.Losses, 1) - 2; n > 0 && d < s.BackoffMax; n-- {
+func (a AttemptState) backoff(jitter float64) time.Duration {
+	d := a.Backoff
+	for n := max(a.Attempts, 1) + max(-a.Losses, 1) - 2; n > 0 && d < a.BackoffMax; n-- {
 		d *= 2
 	}
-	d = min(d, s.BackoffMax)
+	d = min(d, a.BackoffMax)
 	return d + time.Duration(float64(d)*jitter)
 }
 

@@ -44,9 +44,9 @@ type Backend interface {
 	// constraint), the whole commit fails with a *RefusedError. The caller then commits each of its members
 	// alone.
 	//
-	// If the batch has claims and Batch.Host is no longer alive, the error is ErrEvicted and nothing of the
+	// If the batch has claims and CommitContent.Host is no longer alive, the error is ErrEvicted and nothing of the
 	// batch happens. A batch without claims doesn't need a living host.
-	Commit(ctx context.Context, b Batch) (Results, error)
+	Commit(ctx context.Context, b CommitContent) (Results, error)
 
 	// Heartbeat proves that a sidecar is alive. It uses a connection of its own, so that no load delays it. See
 	// HeartbeatKind for the kinds.
@@ -157,7 +157,7 @@ type Policy struct {
 	LIFO        bool          // newest first within a priority
 }
 
-// Batch is what one commit carries out: first the writes, then the claims, each group in its order.
+// CommitContent is what one commit carries out: first the writes, then the claims, each group in its order.
 //
 // If another program has locked the row of a write, that write must not delay the others for long. They are
 // committed without it, and its WriteResult.Err is a *LockedError. The caller tries the write again in a batch
@@ -166,7 +166,7 @@ type Policy struct {
 // If another program has stored a key of the batch in a transaction that is still open, the whole commit can
 // fail with a *LockedError. Then nothing happened. The caller tries the writes that store keys again, each in a
 // batch of its own, with WaitForLocks.
-type Batch struct {
+type CommitContent struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
@@ -175,9 +175,9 @@ type Batch struct {
 }
 
 // Empty returns the batch without its writes and claims.
-func (b Batch) Empty() Batch {
-	b.Writes, b.Claims = nil, nil
-	return b
+func (c CommitContent) Empty() CommitContent {
+	c.Writes, c.Claims = nil, nil
+	return c
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out
@@ -354,15 +354,15 @@ type WriteResult struct {
 	Alone     []Lease      // of an Extend with Bind: those whose jobs must be alone (see Job.Alone)
 
 	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
-	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also
+	// transaction (see Mixed.InTx and CommitContent). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also
 	// mean that the write happened and the ids of its new jobs got lost. nil: the write happened.
 	Err error
 }
 
 // LostTokens returns the tokens of the invalid leases.
-func (r *WriteResult) LostTokens() map[Token]bool {
-	lost := make(map[Token]bool, len(r.Lost))
-	for _, l := range r.Lost {
+func (w *WriteResult) LostTokens() map[Token]bool {
+	lost := make(map[Token]bool, len(w.Lost))
+	for _, l := range w.Lost {
 		lost[l.Token] = true
 	}
 	return lost

@@ -114,7 +114,7 @@ type Maintenance struct {
 }
 
 // PruneLimit returns the most rows that one transaction of pruning deletes.
-func (s Maintenance) PruneLimit() int { return cmp.Or(s.PruneBatch, s.Limit) }
+func (m Maintenance) PruneLimit() int { return cmp.Or(m.PruneBatch, m.Limit) }
 
 // Suspect is an expired peer whose heartbeat did not change for long enough by the caller's own clock. It is
 // declared dead only if it has also expired by the database's clock (see HeartbeatExpired) and its counter is
@@ -146,10 +146,10 @@ type MaintenanceResult struct {
 
 // AddPruned adds the result of one transaction that prunes: it deleted n of the found rows and lasted took.
 // most is the limit that it had; if found reaches that, there is more to prune.
-func (s *MaintenanceResult) AddPruned(n, found, most int, took time.Duration) {
-	s.Pruned += n
-	s.PruneMore = s.PruneMore || found >= most
-	s.LongestPrune = max(s.LongestPrune, took)
+func (m *MaintenanceResult) AddPruned(n, found, most int, took time.Duration) {
+	m.Pruned += n
+	m.PruneMore = m.PruneMore || found >= most
+	m.LongestPrune = max(m.LongestPrune, took)
 }
 
 // Cause is why an attempt failed.

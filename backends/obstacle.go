@@ -151,16 +151,16 @@ func (s *ObstacleSet) log(e *obstacle) {
 }
 
 // names are the keys of the log that identify the obstacle.
-func (e *obstacle) names() []any {
-	all := []any{"doing", e.Doing}
-	if e.Queue != "" {
-		all = append(all, "queue", e.Queue)
+func (o *obstacle) names() []any {
+	all := []any{"doing", o.Doing}
+	if o.Queue != "" {
+		all = append(all, "queue", o.Queue)
 	}
-	if e.Table != "" {
-		all = append(all, "table", e.Table)
+	if o.Table != "" {
+		all = append(all, "table", o.Table)
 	}
-	if e.Job != "" {
-		all = append(all, "job", e.Job)
+	if o.Job != "" {
+		all = append(all, "job", o.Job)
 	}
 	return all
 }

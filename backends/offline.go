@@ -14,8 +14,8 @@ var (
 	_ Locator   = (*Offline)(nil)
 )
 
-func (a *Offline) err() error {
-	why := a.Why()
+func (o *Offline) err() error {
+	why := o.Why()
 	if Retryable(why) {
 		return why
 	}
@@ -23,37 +23,37 @@ func (a *Offline) err() error {
 }
 
 // Info implements Backend.
-func (a *Offline) Info() Info { return a.About }
+func (o *Offline) Info() Info { return o.About }
 
 // Close implements Backend.
 func (*Offline) Close() error { return nil }
 
 // Commit implements Backend.
-func (a *Offline) Commit(context.Context, Batch) (Results, error) { return Results{}, a.err() }
+func (o *Offline) Commit(context.Context, CommitContent) (Results, error) { return Results{}, o.err() }
 
 // Heartbeat implements Backend.
-func (a *Offline) Heartbeat(context.Context, Heartbeat) (HeartbeatResult, error) {
-	return HeartbeatResult{}, a.err()
+func (o *Offline) Heartbeat(context.Context, Heartbeat) (HeartbeatResult, error) {
+	return HeartbeatResult{}, o.err()
 }
 
 // ClaimedBy implements Backend.
-func (a *Offline) ClaimedBy(context.Context, Identity, string, int) ([]ClaimedJob, error) {
-	return nil, a.err()
+func (o *Offline) ClaimedBy(context.Context, Identity, string, int) ([]ClaimedJob, error) {
+	return nil, o.err()
 }
 
 // Maintain implements Backend.
-func (a *Offline) Maintain(context.Context, Maintenance) (MaintenanceResult, error) {
-	return MaintenanceResult{}, a.err()
+func (o *Offline) Maintain(context.Context, Maintenance) (MaintenanceResult, error) {
+	return MaintenanceResult{}, o.err()
 }
 
 // Stats implements Inspector.
-func (a *Offline) Stats(context.Context, string) ([]QueueStats, error) { return nil, a.err() }
+func (o *Offline) Stats(context.Context, string) ([]QueueStats, error) { return nil, o.err() }
 
 // Peek implements Inspector.
-func (a *Offline) Peek(context.Context, Peek) ([]View, error) { return nil, a.err() }
+func (o *Offline) Peek(context.Context, Peek) ([]View, error) { return nil, o.err() }
 
 // Command implements Inspector.
-func (a *Offline) Command(context.Context, Command) (int64, bool, error) { return 0, false, a.err() }
+func (o *Offline) Command(context.Context, Command) (int64, bool, error) { return 0, false, o.err() }
 
 // Queues implements Locator.
-func (a *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, a.err() }
+func (o *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, o.err() }

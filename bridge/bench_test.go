@@ -26,7 +26,7 @@ func (e *endless) Info() backends.Info {
 	return backends.Info{Engine: "endless", Database: "AAAAAAAAAAA", Prefetch: !e.noPrefetch, Concurrent: true}
 }
 
-func (e *endless) Commit(_ context.Context, c backends.Batch) (r backends.Results, err error) {
+func (e *endless) Commit(_ context.Context, c backends.CommitContent) (r backends.Results, err error) {
 	r.Writes = make([]backends.WriteResult, len(c.Writes))
 	for _, claim := range c.Claims {
 		res := backends.ClaimResult{Jobs: make([]backends.Job, len(claim.Slots))}

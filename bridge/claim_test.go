@@ -14,7 +14,7 @@ func TestQueueNamedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{Backend: memory.New()}
 		var asked []string
-		note := func(b backends.Batch, _ backends.Results) error {
+		note := func(b backends.CommitContent, _ backends.Results) error {
 			for _, c := range b.Claims {
 				for _, p := range c.Queues {
 					asked = append(asked, p.Queue)

@@ -27,7 +27,7 @@ func (a *apart) Slow(string) bool             { return false }
 func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
 // Commit fails each claim of the queue, and each write about a job with an odd token, with an error of its own.
-func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (a *apart) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	err := a.err.Load()
 	if err == nil {
 		return a.Backend.Commit(ctx, b)

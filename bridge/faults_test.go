@@ -21,7 +21,7 @@ type faulty struct {
 	*memory.Backend
 	heartbeat atomic.Pointer[error] // error that Heartbeat returns instead of sending one
 	commit    atomic.Pointer[error] // error that Commit returns instead of committing
-	after     atomic.Pointer[func(backends.Batch, backends.Results) error]
+	after     atomic.Pointer[func(backends.CommitContent, backends.Results) error]
 	block     atomic.Pointer[chan struct{}] // Commit waits for it first
 	blocked   atomic.Int32                  // commits that wait
 	host      atomic.Uint64                 // of the last heartbeat that succeeded
@@ -43,7 +43,7 @@ func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.
 	return r, err
 }
 
-func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (f *faulty) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	if c := f.block.Load(); c != nil {
 		f.blocked.Add(1)
 		<-*c
@@ -120,7 +120,7 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
 		var lost atomic.Bool
-		lose := func(_ backends.Batch, res backends.Results) error {
+		lose := func(_ backends.CommitContent, res backends.Results) error {
 			if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
 				return fmt.Errorf("%w: reset by peer", backends.ErrUnknownOutcome)
 			}
@@ -147,7 +147,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
 		var lost atomic.Bool
-		lose := func(_ backends.Batch, res backends.Results) error {
+		lose := func(_ backends.CommitContent, res backends.Results) error {
 			if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && lost.CompareAndSwap(false, true) {
 				return backends.ErrUnknownOutcome
 			}
@@ -175,7 +175,7 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q"}`)
 		j := c.claim1("q")
-		lose := func(backends.Batch, backends.Results) error { return backends.ErrUnknownOutcome }
+		lose := func(backends.CommitContent, backends.Results) error { return backends.ErrUnknownOutcome }
 		db.after.Store(&lose)
 		c.refused("unknown_outcome", `{"op":"ack","lease":%q}`, j.Lease)
 		db.after.Store(nil)

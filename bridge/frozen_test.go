@@ -26,7 +26,7 @@ func (f *frozen) wait(ctx context.Context) error {
 	return backends.Unavailable(context.Cause(ctx))
 }
 
-func (f *frozen) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (f *frozen) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	if err := f.wait(ctx); err != nil {
 		return backends.Results{}, err
 	}

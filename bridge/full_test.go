@@ -13,7 +13,7 @@ import (
 // roomless is a backend whose disk is too full for a job's payload, and which refuses the whole commit.
 type roomless struct{ faulty }
 
-func (r *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *roomless) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	if r.block.Load() == nil {
 		for _, w := range b.Writes {
 			if e, ok := w.(backends.Enqueue); ok && len(e.Jobs[0].Payload) > 0 {

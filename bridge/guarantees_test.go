@@ -251,7 +251,7 @@ func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 		return now
 	})
 	var once atomic.Bool
-	suspend := func(_ backends.Batch, res backends.Results) error {
+	suspend := func(_ backends.CommitContent, res backends.Results) error {
 		if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
 			if left.Store(int32(reads)); reads == 0 {
 				skew.Add(int64(time.Hour))

@@ -92,7 +92,7 @@ func store(t testing.TB, b backends.Backend, queues ...string) {
 	for i, q := range queues {
 		jobs[i].Queue = q
 	}
-	if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
+	if _, err := b.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -58,7 +58,7 @@ func (r *rowLocked) lockOf(w backends.Write) chan struct{} {
 	return nil
 }
 
-func (r *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *rowLocked) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	if len(b.Writes) == 0 {
 		return r.Backend.Commit(ctx, b)
 	}
@@ -76,7 +76,7 @@ func (r *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Resu
 				return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
 			}
 		}
-		got, err := r.Backend.Commit(ctx, backends.Batch{Writes: []backends.Write{w}})
+		got, err := r.Backend.Commit(ctx, backends.CommitContent{Writes: []backends.Write{w}})
 		if err != nil {
 			return got, err
 		}
@@ -158,7 +158,7 @@ type keyLocked struct {
 	waits, open chan struct{}
 }
 
-func (k *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (k *keyLocked) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	for _, w := range b.Writes {
 		e, ok := w.(backends.Enqueue)
 		if !ok || e.Jobs[0].Key == "" {
@@ -202,7 +202,7 @@ type releaseLocked struct {
 	failures int
 }
 
-func (r *releaseLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *releaseLocked) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	for _, w := range b.Writes {
 		if _, ok := w.(backends.Release); ok && r.failures > 0 {
 			r.failures--

@@ -124,7 +124,7 @@ func TestCountsOfSweepsAndClaims(t *testing.T) {
 		o.MaxFrame = 64 << 10
 		o.Queues["timed"] = Queue{Timeout: 20 * time.Millisecond, MaxAttempts: 1}
 		b := o.Databases["main"].Backend
-		if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
+		if _, err := b.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
 			{Queue: "large", Payload: make([]byte, 1<<20)},
 		}}}}); err != nil {
 			t.Fatal(err)

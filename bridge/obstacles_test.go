@@ -36,7 +36,7 @@ func TestFailedPartOfMaintenanceStopsNoOther(t *testing.T) {
 		if r := c.call(`{"op":"claim","queues":["q"],"wait_ms":20000}`); len(r.Jobs) != 1 || time.Since(began) > 3*time.Second {
 			t.Errorf("a claim for a delayed job: %+v after %v", r, time.Since(began))
 		}
-		insert := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+		insert := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 		time.AfterFunc(time.Second, func() { _, _ = db.Backend.Commit(context.Background(), insert) }) // as another program does
 		if r := c.call(`{"op":"claim","queues":["q"],"wait_ms":20000}`); len(r.Jobs) != 1 {
 			t.Errorf("a claim for a job of another program: %+v", r)

@@ -63,7 +63,7 @@ func busyQueue(t *testing.T, s *sidecar, queue string) []*client {
 func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
 // slow makes every commit take a moment of the virtual clock, as a disk does. Otherwise prefetch is not worth it.
-func slow(b backends.Batch, _ backends.Results) error {
+func slow(b backends.CommitContent, _ backends.Results) error {
 	if len(b.Writes) > 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -168,7 +168,7 @@ func (r *returns) Info() backends.Info {
 	return i
 }
 
-func (r *returns) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *returns) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	for _, w := range b.Writes {
 		if _, is := w.(backends.Release); is {
 			r.came.Store(true)

@@ -143,7 +143,7 @@ func TestPausedQueueHandsOutNothingAfterAStall(t *testing.T) {
 		for i, kind := range []backends.CommandKind{backends.Pause, backends.Resume} {
 			pass(5 * time.Second) // nothing is prefetched any more
 			var once atomic.Bool
-			g := func(_ backends.Batch, res backends.Results) error {
+			g := func(_ backends.CommitContent, res backends.Results) error {
 				if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
 					stall(kind)
 				}
@@ -158,7 +158,7 @@ func TestPausedQueueHandsOutNothingAfterAStall(t *testing.T) {
 		clients[1].send(`{"op":"claim","queue":"q2","wait_ms":60000}`)
 		synctest.Wait()
 		var once atomic.Bool
-		g := func(_ backends.Batch, res backends.Results) error {
+		g := func(_ backends.CommitContent, res backends.Results) error {
 			if len(res.Claims) > 0 && len(res.Claims[0].Jobs) > 0 && once.CompareAndSwap(false, true) {
 				stall(backends.Resume)
 			}

@@ -16,7 +16,7 @@ import (
 // pickyDB refuses claims with a slot of the worker "mallory". A real engine also finds the worker by itself.
 type pickyDB struct{ *faulty }
 
-func (p pickyDB) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (p pickyDB) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	refused := map[int]bool{}
 	b.Claims = slices.Clone(b.Claims)
 	for n := range b.Claims {

@@ -34,7 +34,7 @@ func storeLarge(t *testing.T, b backends.Backend, n int, payload string, headers
 	for i := range jobs {
 		jobs[i] = backends.NewJob{Queue: "q", Payload: []byte(payload), Headers: headers}
 	}
-	if _, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
+	if _, err := b.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -60,7 +60,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 			err := errors.New("a bug")
 			db.commit.Store(&err)
 		case "fault-unknown-outcome":
-			lose := func(backends.Batch, backends.Results) error { return backends.ErrUnknownOutcome }
+			lose := func(backends.CommitContent, backends.Results) error { return backends.ErrUnknownOutcome }
 			db.after.Store(&lose)
 		case "draining":
 			drain = true

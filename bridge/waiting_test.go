@@ -18,7 +18,7 @@ type asked struct {
 	slots, claims atomic.Int64
 }
 
-func (a *asked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (a *asked) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	for _, c := range b.Claims {
 		a.slots.Add(int64(len(c.Slots)))
 		a.claims.Add(1)

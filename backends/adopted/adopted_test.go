@@ -50,7 +50,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
+	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver/local.guard.func1")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -194,7 +194,7 @@ func (k *kit) claim(queue string, n int) []backends.Job {
 	for range n {
 		c.Slots = append(c.Slots, k.slot(0))
 	}
-	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
 func (k *kit) one(queue string) backends.Job {
@@ -206,7 +206,7 @@ func (k *kit) one(queue string) backends.Job {
 	return jobs[0]
 }
 
-func (k *kit) commit(b backends.Batch) backends.Results {
+func (k *kit) commit(b backends.CommitContent) backends.Results {
 	k.Helper()
 	r, err := k.Commit(k.Context(), b)
 	if err != nil {
@@ -222,7 +222,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 // write commits one write and checks how many leases were lost.
 func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
-	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+	r := k.commit(backends.CommitContent{Writes: []backends.Write{w}}).Writes[0]
 	if len(r.Lost) != lost || r.Err != nil {
 		k.Errorf("%T: %d leases were lost, want %d; %v", w, len(r.Lost), lost, r.Err)
 	}

@@ -45,7 +45,7 @@ func BenchmarkSystemE(b *testing.B) {
 					number++
 					claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Host: me, Number: number}, Worker: fmt.Sprint("w", i)})
 				}
-				r, err := s.Commit(b.Context(), backends.Batch{Host: me, Claims: []backends.Claim{claim}})
+				r, err := s.Commit(b.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{claim}})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -53,7 +53,7 @@ func BenchmarkSystemE(b *testing.B) {
 				for _, j := range r.Claims[0].Jobs {
 					acks = append(acks, backends.Ack{Leases: []backends.Lease{j.Lease()}})
 				}
-				settled, err := s.Commit(b.Context(), backends.Batch{Writes: acks})
+				settled, err := s.Commit(b.Context(), backends.CommitContent{Writes: acks})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -97,7 +97,7 @@ func BenchmarkBlockedHead(b *testing.B) {
 			}
 			b.ResetTimer()
 			for i := range b.N {
-				r, err := s.Commit(b.Context(), backends.Batch{Host: me, Claims: []backends.Claim{{
+				r, err := s.Commit(b.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{{
 					Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: me, Number: uint64(i + 1)}}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 				if err != nil || len(r.Claims[0].Jobs) != 1 {
 					b.Fatal(len(r.Claims[0].Jobs), err)

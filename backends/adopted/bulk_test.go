@@ -56,7 +56,7 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 		}
 		claim.Slots = append(claim.Slots, s)
 	}
-	jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{claim}}).Claims[0].Jobs
+	jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{claim}}).Claims[0].Jobs
 	if len(jobs) != 13 {
 		k.Fatalf("%d jobs", len(jobs))
 	}
@@ -73,7 +73,7 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 		writes = append(writes, verb(leases(j)))
 	}
 	var lost, rows []string
-	for i, r := range k.commit(backends.Batch{Writes: append(writes, verb(leases(jobs[11:]...)))}).Writes {
+	for i, r := range k.commit(backends.CommitContent{Writes: append(writes, verb(leases(jobs[11:]...)))}).Writes {
 		if len(r.Lost) > 0 {
 			lost = append(lost, strconv.Itoa(i))
 		} else if freed := left == "waiting"; freed != slices.Equal(r.MadeReady, []string{queue}) {
@@ -104,7 +104,7 @@ func TestDelaysTogether(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		k := start("CREATE TABLE timed (id int NOT NULL PRIMARY KEY, state varchar(9) NOT NULL, run_at "+zoneless(product)+"); INSERT INTO timed VALUES (1, 'new', NULL), (2, 'new', NULL), (3, 'new', NULL)",
 			map[string]mapping.Table{"q": m})
-		var b backends.Batch
+		var b backends.CommitContent
 		for _, j := range k.claim("q", 3) {
 			hours, err := strconv.Atoi(j.ID)
 			if err != nil {

@@ -65,36 +65,36 @@ func lockLeases(ctx context.Context, sql backends.SQL, d backends.Dialect, ids [
 }
 
 // ack adds an ack.
-func (x *changes) ack(q *statement.Queue, l *lease.Lease, result []byte) (*statement.Change, error) {
+func (c *changes) ack(q *statement.Queue, l *lease.Lease, result []byte) (*statement.Change, error) {
 	change, err := q.Ack(l, result)
 	if err == nil {
-		x.rows, x.removed = append(x.rows, change), append(x.removed, l)
+		c.rows, c.removed = append(c.rows, change), append(c.removed, l)
 	}
 	return change, err
 }
 
 // add adds a change whose lease is kept. err is the error of making it.
-func (x *changes) add(change *statement.Change, err error) (*statement.Change, error) {
+func (c *changes) add(change *statement.Change, err error) (*statement.Change, error) {
 	if err == nil {
-		x.rows, x.saved = append(x.rows, change), append(x.saved, change.Lease)
+		c.rows, c.saved = append(c.rows, change), append(c.saved, change.Lease)
 	}
 	return change, err
 }
 
 // claim adds claims.
-func (x *changes) claim(q *statement.Queue, all []*lease.Lease) {
-	x.rows, x.saved = append(x.rows, q.Claim(all)...), append(x.saved, all...)
+func (c *changes) claim(q *statement.Queue, all []*lease.Lease) {
+	c.rows, c.saved = append(c.rows, q.Claim(all)...), append(c.saved, all...)
 }
 
 // flush runs what was collected. A change that matched no row afterwards was no longer ours:
 // its lease is removed.
-func (x *changes) flush(ctx context.Context, sql backends.SQL) error {
+func (c *changes) flush(ctx context.Context, sql backends.SQL) error {
 	var groups []*statement.Group
-	if !x.alone {
-		groups = statement.GroupChanges(x.rows)
+	if !c.alone {
+		groups = statement.GroupChanges(c.rows)
 	}
 	var all []*backends.Statement
-	for _, change := range x.rows {
+	for _, change := range c.rows {
 		if !change.Grouped {
 			all = append(append(all, change.Before...), change.Statement)
 		}
@@ -102,13 +102,13 @@ func (x *changes) flush(ctx context.Context, sql backends.SQL) error {
 	for _, g := range groups {
 		all = append(all, g.Statement)
 	}
-	saves, err := lease.Save(x.dialect, x.saved)
+	saves, err := lease.Save(c.dialect, c.saved)
 	if err != nil {
 		return err
 	}
 	all = append(all, saves...)
-	if len(x.removed) > 0 {
-		all = append(all, lease.DeleteAll(x.dialect, x.removed))
+	if len(c.removed) > 0 {
+		all = append(all, lease.DeleteAll(c.dialect, c.removed))
 	}
 	if err := do(ctx, sql, all); err != nil {
 		return err
@@ -119,9 +119,9 @@ func (x *changes) flush(ctx context.Context, sql backends.SQL) error {
 		}
 	}
 	all = nil
-	for _, change := range x.rows {
+	for _, change := range c.rows {
 		if change.Statement.Matched == 0 {
-			all = append(all, change.Lease.Delete(x.dialect))
+			all = append(all, change.Lease.Delete(c.dialect))
 		}
 	}
 	return do(ctx, sql, all)
@@ -136,8 +136,8 @@ func do(ctx context.Context, sql backends.SQL, all []*backends.Statement) error 
 }
 
 // madeReady are the queues of the jobs that became ready, after flush.
-func (x *changes) madeReady() (queues []string) {
-	for _, change := range x.rows {
+func (c *changes) madeReady() (queues []string) {
+	for _, change := range c.rows {
 		if change.MadeReady && change.Statement.Matched > 0 {
 			addQueues(&queues, change.Lease.Queue)
 		}

@@ -104,7 +104,7 @@ type few struct {
 func (s *Store) claimFew(ctx context.Context, host backends.Identity, request backends.Claim, f *few) (res backends.ClaimResult, tried []string, err error) {
 	c := s.newClaim(0, request)
 	c.few = *f
-	k := &commitment{s: s, batch: backends.Batch{Host: host, Claims: []backends.Claim{request}}, claims: []*claim{c}, apart: true}
+	k := &commitment{s: s, batch: backends.CommitContent{Host: host, Claims: []backends.Claim{request}}, claims: []*claim{c}, apart: true}
 	k.managed.Host = host
 	err = k.run(ctx)
 	return c.res, c.tried, err
@@ -112,7 +112,7 @@ func (s *Store) claimFew(ctx context.Context, host backends.Identity, request ba
 
 // claimPlainly claims from one queue, as part of no other transaction.
 func (s *Store) claimPlainly(ctx context.Context, host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
-	k := &commitment{s: s, batch: backends.Batch{Host: host, Claims: []backends.Claim{c}}, claims: []*claim{s.newClaim(0, c)}, apart: true}
+	k := &commitment{s: s, batch: backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, claims: []*claim{s.newClaim(0, c)}, apart: true}
 	k.managed.Host = host
 	if err := k.run(ctx); err != nil {
 		return backends.ClaimResult{}, err

@@ -19,7 +19,7 @@ import (
 // commitment is a batch with something for adopted tables, split by split.
 type commitment struct {
 	s     *Store
-	batch backends.Batch // as it was given
+	batch backends.CommitContent // as it was given
 
 	managed   subset // the engine's part of it
 	settles   []part // the parts of writes about adopted jobs
@@ -60,7 +60,7 @@ type settled struct {
 	proof backends.Lease
 }
 
-func newResults(b backends.Batch) backends.Results {
+func newResults(b backends.CommitContent) backends.Results {
 	return backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
 }
 
@@ -68,16 +68,16 @@ func newResults(b backends.Batch) backends.Results {
 type attempt struct {
 	locked map[string]bool // queues in whose way other programs' locks were: claims leave them out
 	probe  map[string]bool // obstructed queues that this Commit tries
-	alone  bool            // no other commit waits for this one: Batch.WaitForLocks
+	alone  bool            // no other commit waits for this one: CommitContent.WaitForLocks
 }
 
-func newAttempt(b backends.Batch) *attempt {
+func newAttempt(b backends.CommitContent) *attempt {
 	return &attempt{locked: map[string]bool{}, probe: map[string]bool{}, alone: b.WaitForLocks}
 }
 
 // Commit implements backends.Backend. Writes about jobs that are claimed in open transactions come
 // after all others, each in its transaction.
-func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	rest, inTx := s.tx.pick(b)
 	if len(inTx) == 0 {
 		return s.commit(ctx, b, newAttempt(b))
@@ -97,7 +97,7 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 }
 
 // commit commits a batch without writes about jobs in open transactions.
-func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
+func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attempt) (backends.Results, error) {
 	k := &commitment{s: s, batch: b, apart: at.alone}
 	if err := k.split(at); err != nil {
 		return backends.Results{}, err
@@ -261,7 +261,7 @@ func (s *Store) writesApart(ctx context.Context, k *commitment, why error, at *a
 	}
 	res := newResults(b)
 	for i, of := range slices.Sorted(maps.Keys(groups)) { // those without adopted queues first
-		part := subset{Batch: b.Empty()}
+		part := subset{CommitContent: b.Empty()}
 		for _, n := range groups[of] {
 			part.addWrite(n, b.Writes[n])
 		}
@@ -285,7 +285,7 @@ func (k *commitment) run(ctx context.Context) error {
 		return nil
 	}
 	hooks := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.settles)+len(k.inserts) > 0}
-	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 		k.res, k.doing = newResults(k.batch), backends.DoingSettle
 		err := k.s.limited(ctx, k.apart || k.tx != nil, func(ctx context.Context) error { return k.settle(ctx, sql, b) })
 		if err == nil {
@@ -329,10 +329,10 @@ func (k *commitment) run(ctx context.Context) error {
 	if k.tx != nil {
 		commit = k.tx.conn.CommitWith
 	}
-	got, err := commit(ctx, k.managed.Batch, hooks)
+	got, err := commit(ctx, k.managed.CommitContent, hooks)
 	if errors.Is(err, statement.ErrNotAllRows) {
 		k.alone = true
-		got, err = commit(ctx, k.managed.Batch, hooks)
+		got, err = commit(ctx, k.managed.CommitContent, hooks)
 	}
 	if err != nil {
 		for _, c := range k.claims {
@@ -395,7 +395,7 @@ func (k *commitment) stored(n int) []backends.Stored {
 
 // settle runs the writes about adopted jobs. Jobs for managed queues that an ack stores are added
 // to the engine's batch if the lease is not lost.
-func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 	k.follows = map[int]int{}
 	k.ended, k.extended = nil, nil
 	if len(k.settles) == 0 {
@@ -585,7 +585,7 @@ func isOfSlot(err error) bool {
 func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
 	switch {
 	case kind == managedQueue || len(c.Queues) > 1 && kind == adoptedQueue:
-		res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{c}}, at)
+		res, err := s.commit(ctx, backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, at)
 		if err != nil {
 			return backends.ClaimResult{}, err
 		}

@@ -49,7 +49,7 @@ func nothingIsCut(t *testing.T, k cutter) {
 		"payload": job("x", "0123456789A", "x"), "payload with a blank": job("x", "0123456789 ", "x"), "letters of two bytes": job("x", "ääääääääääÄ", "x"),
 		"header": job("x", "x", "12345"), "header with a blank": job("x", "x", "1234 "), "key": job("1234567", "x", "x"), "key with a blank": job("123456 ", "x", "x"),
 	} {
-		if r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); !backends.IsRefused(err) {
+		if r, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); !backends.IsRefused(err) {
 			t.Errorf("%s: %v, %+v", what, err, r)
 		}
 	}
@@ -58,7 +58,7 @@ func nothingIsCut(t *testing.T, k cutter) {
 		j := k.one(queue)
 		if queue == "q" {
 			for _, result := range []string{"12345", "1234 "} {
-				if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(j), Result: []byte(result)}}}); !backends.IsRefused(err) {
+				if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases(j), Result: []byte(result)}}}); !backends.IsRefused(err) {
 					t.Errorf("the result %q: %v", result, err)
 				}
 			}
@@ -100,7 +100,7 @@ func TestNothingIsCutByTypes(t *testing.T) {
 		"short": {strings.Repeat("x", 63), strings.Repeat("x", 64)},
 	} {
 		for i, value := range values {
-			r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Headers: map[string]string{column: value}}}}}})
+			r, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Headers: map[string]string{column: value}}}}}})
 			if i == 1 {
 				if !backends.IsRefused(err) {
 					t.Errorf("%s %q: %v", column, value, err)

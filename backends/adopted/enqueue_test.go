@@ -17,7 +17,7 @@ import (
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
-	batch := backends.Batch{Writes: []backends.Write{
+	batch := backends.CommitContent{Writes: []backends.Write{
 		backends.Enqueue{Jobs: []backends.NewJob{
 			{Queue: "mail", Payload: []byte("x")}, {Queue: "e", Payload: []byte(`{"n": 4}`)}, {Queue: "mail", Payload: []byte("y")}, {Queue: "e", Payload: []byte(`[5]`)},
 		}},
@@ -33,11 +33,11 @@ func TestEnqueue(t *testing.T) {
 		"priority": {Priority: 1}, "run_at": {Delay: time.Second}, "headers": {Headers: map[string]string{"a": "b"}}, "": {Key: "k"},
 	} {
 		job.Queue, job.Payload = "e", []byte("{}")
-		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job}}}}); !errors.As(err, &u) || u.Role != role {
+		if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job}}}}); !errors.As(err, &u) || u.Role != role {
 			t.Errorf("%+v: %v", job, err)
 		}
 	}
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("no JSON")}}}}}); !backends.IsRefused(err) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("no JSON")}}}}}); !backends.IsRefused(err) {
 		t.Errorf("%v", err)
 	}
 }
@@ -47,7 +47,7 @@ func TestEnqueue(t *testing.T) {
 func TestAckAndEnqueue(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
-	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mail"}, {Queue: "mail"}}}}})
+	k.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mail"}, {Queue: "mail"}}}}})
 	both := []backends.NewJob{{Queue: "mail", Payload: []byte("next")}, {Queue: "e", Payload: []byte(`"next"`)}}
 	for _, queue := range []string{"e", "mail"} {
 		ack := backends.Ack{Leases: leases(k.one(queue)), Enqueue: both}
@@ -66,12 +66,12 @@ func TestAckAndEnqueue(t *testing.T) {
 func TestClaimOfBothKinds(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
-	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "first"}, {Queue: "last"}, {Queue: "last"}}}}})
+	k.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "first"}, {Queue: "last"}, {Queue: "last"}}}}})
 	c := backends.Claim{Queues: []backends.Policy{policy("first"), policy("e"), policy("last")}}
 	for range 5 {
 		c.Slots = append(c.Slots, k.slot(0))
 	}
-	jobs := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 	got := ""
 	for i, j := range jobs {
 		got += j.Queue + " "

@@ -17,9 +17,9 @@ type recorder struct {
 	all []*backends.Statement
 }
 
-func (a *recorder) Query(ctx context.Context, statements ...*backends.Statement) error {
-	a.all = append(a.all, statements...)
-	return a.Engine.Query(ctx, statements...)
+func (r *recorder) Query(ctx context.Context, statements ...*backends.Statement) error {
+	r.all = append(r.all, statements...)
+	return r.Engine.Query(ctx, statements...)
 }
 
 // TestGuessIsCheap: a proposal reads rows from an index, in its order, so that its cost does not grow

@@ -79,37 +79,37 @@ type counted struct {
 	read       int64
 }
 
-func (e *counted) Usage() backends.Usage { return e.Engine.(backends.Metered).Usage() }
+func (c *counted) Usage() backends.Usage { return c.Engine.(backends.Metered).Usage() }
 
-func (e *counted) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+func (c *counted) CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error) {
 	if before := also.Before; before != nil {
-		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-			return before(ctx, recorded{sql, e}, b)
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
+			return before(ctx, recorded{sql, c}, b)
 		}
 	}
 	if after := also.After; after != nil {
 		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
-			before, err := e.total(ctx, sql)
+			before, err := c.total(ctx, sql)
 			if err != nil {
 				return err
 			}
-			e.scans = nil
-			if err := after(ctx, recorded{sql, e}, r); err != nil {
+			c.scans = nil
+			if err := after(ctx, recorded{sql, c}, r); err != nil {
 				return err
 			}
-			all, err := e.total(ctx, sql)
-			e.read = all - before
+			all, err := c.total(ctx, sql)
+			c.read = all - before
 			return err
 		}
 	}
-	return e.Engine.CommitWith(ctx, b, also)
+	return c.Engine.CommitWith(ctx, b, also)
 }
 
-func (e *counted) total(ctx context.Context, sql backends.SQL) (n int64, err error) {
-	if e.query == "" {
+func (c *counted) total(ctx context.Context, sql backends.SQL) (n int64, err error) {
+	if c.query == "" {
 		return 0, nil
 	}
-	return n, sql.Do(ctx, &backends.Statement{Text: e.query, Row: func(cells [][]byte) error {
+	return n, sql.Do(ctx, &backends.Statement{Text: c.query, Row: func(cells [][]byte) error {
 		one, err := strconv.ParseInt(string(cells[0]), 10, 64)
 		n += one
 		return err
@@ -303,7 +303,7 @@ func TestBeforeTheHead(t *testing.T) {
 
 		k.write(backends.Nack{Leases: leases(jobs[2]), HasDelay: true}, 0)
 		next("after a nack", 2, 7)
-		both := k.commit(backends.Batch{Host: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
+		both := k.commit(backends.CommitContent{Host: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
 			Queues: []backends.Policy{policy("q")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		if got := both.Claims[0].Jobs; len(got) != 1 || got[0].ID != id(1) {
 			t.Errorf("a claim in one commit with a nack: %+v", got)

@@ -60,8 +60,8 @@ var errNotSet = errors.New("not set")
 type openError struct{ error }
 
 // live runs jobs from their enqueue to their end. An openError is one that an operator sees at the start.
-func (h *unruly) live(ctx context.Context) (err error) {
-	engine, err := h.open(ctx)
+func (u *unruly) live(ctx context.Context) (err error) {
+	engine, err := u.open(ctx)
 	if err != nil {
 		return openError{err}
 	}
@@ -80,7 +80,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: number}, Worker: "w"})
 		}
-		r, err := s.Commit(ctx, backends.Batch{Host: me, Claims: []backends.Claim{c}, Writes: writes})
+		r, err := s.Commit(ctx, backends.CommitContent{Host: me, Claims: []backends.Claim{c}, Writes: writes})
 		if err != nil {
 			return nil, fmt.Errorf("claim of %s: %w", queue, err)
 		}
@@ -97,7 +97,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 		return jobs, nil
 	}
 	const odd = "1 it's \\ \x00 \xff ü"
-	r, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
+	r, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
 		{Queue: "m", Payload: []byte(odd), Key: "k\\'", KeyTTL: time.Hour, Headers: map[string]string{"h": `"\'ü`}, Priority: -3},
 		{Queue: "m", Payload: []byte("2"), Timeout: time.Hour}, {Queue: "m", Payload: []byte("3"), Delay: time.Hour}, {Queue: "m", Payload: []byte("4")},
 	}}}})
@@ -105,7 +105,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 		return fmt.Errorf("enqueue: %w", err)
 	}
 	first := r.Writes[0].Stored[0].ID
-	if r, err = s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m", Key: "k\\'", KeyTTL: time.Hour}}}}}); err != nil {
+	if r, err = s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m", Key: "k\\'", KeyTTL: time.Hour}}}}}); err != nil {
 		return fmt.Errorf("enqueue of a duplicate: %w", err)
 	}
 	if x := r.Writes[0].Stored[0]; !x.Duplicate || x.ID != first {
@@ -122,8 +122,8 @@ func (h *unruly) live(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if own[0].ID != h.id || string(own[0].Payload) != "1" {
-		return fmt.Errorf("the id of the job in the adopted table is %q, want %q", own[0].ID, h.id)
+	if own[0].ID != u.id || string(own[0].Payload) != "1" {
+		return fmt.Errorf("the id of the job in the adopted table is %q, want %q", own[0].ID, u.id)
 	}
 	if _, err := claim("a", 0, backends.Nack{Leases: leases(own[0]), Error: "no"}, backends.Ack{Leases: leases(own[1])}); err != nil {
 		return err
@@ -149,14 +149,14 @@ func (h *unruly) live(ctx context.Context) (err error) {
 		}
 	}
 	// The time of a failure in the lease table is by the same clock as that of a managed job.
-	views, err := s.Peek(ctx, backends.Peek{Queue: "a", IDs: []string{h.id}, Max: 1, MaxBytes: 1 << 20})
-	if err != nil || len(views) != 1 || views[0].ID != h.id || views[0].Attempt != 1 || len(views[0].Failures) != 1 || views[0].Failures[0].At.Sub(jobs[0].EnqueuedAt).Abs() > time.Hour {
+	views, err := s.Peek(ctx, backends.Peek{Queue: "a", IDs: []string{u.id}, Max: 1, MaxBytes: 1 << 20})
+	if err != nil || len(views) != 1 || views[0].ID != u.id || views[0].Attempt != 1 || len(views[0].Failures) != 1 || views[0].Failures[0].At.Sub(jobs[0].EnqueuedAt).Abs() > time.Hour {
 		return fmt.Errorf("peek: %+v, %w", views, err)
 	}
-	if _, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}}); err != nil {
+	if _, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}}); err != nil {
 		return fmt.Errorf("enqueue: %w", err)
 	}
-	got, err := h.rows("SELECT CONCAT(state, ' ', COALESCE(error, ''), ' ', (SELECT COUNT(*) FROM audit)) FROM a ORDER BY payload")
+	got, err := u.rows("SELECT CONCAT(state, ' ', COALESCE(error, ''), ' ', (SELECT COUNT(*) FROM audit)) FROM a ORDER BY payload")
 	if want := []string{"new no 4", "done  4"}; err != nil || !slices.Equal(got, want) {
 		return fmt.Errorf("the owner's rows are %q, want %q, %w", got, want, err)
 	}
@@ -165,27 +165,27 @@ func (h *unruly) live(ctx context.Context) (err error) {
 
 // run runs the life of jobs with changed settings. It returns nil if it passed, or if the database wasn't opened for a reason that
 // names a setting.
-func (h *unruly) run(all []change) (refused bool, err error) {
-	ctx := h.t.Context()
-	for _, sql := range h.fresh {
-		if err := h.owner(ctx, sql); err != nil {
+func (u *unruly) run(all []change) (refused bool, err error) {
+	ctx := u.t.Context()
+	for _, sql := range u.fresh {
+		if err := u.owner(ctx, sql); err != nil {
 			return false, err
 		}
 	}
 	for i := 1; i <= 2; i++ {
-		if err := h.owner(ctx, fmt.Sprintf("INSERT INTO a (region, made, payload) VALUES ('eu%d', %s, '%d')", i, h.time, i)); err != nil {
+		if err := u.owner(ctx, fmt.Sprintf("INSERT INTO a (region, made, payload) VALUES ('eu%d', %s, '%d')", i, u.time, i)); err != nil {
 			return false, err
 		}
 	}
-	if err := h.set(all); err != nil {
-		if failed := h.set(nil); failed != nil {
-			h.t.Fatal(failed)
+	if err := u.set(all); err != nil {
+		if failed := u.set(nil); failed != nil {
+			u.t.Fatal(failed)
 		}
 		return false, fmt.Errorf("%w: %w", errNotSet, err)
 	}
-	err = h.live(ctx)
-	if failed := h.set(nil); failed != nil {
-		h.t.Fatal(failed)
+	err = u.live(ctx)
+	if failed := u.set(nil); failed != nil {
+		u.t.Fatal(failed)
 	}
 	if open, ok := errors.AsType[openError](err); ok {
 		for _, c := range all {
@@ -199,9 +199,9 @@ func (h *unruly) run(all []change) (refused bool, err error) {
 
 // each runs each change alone, and with QSIDECAR_SOAK also pairs. Otherwise it runs several at once, and those of a group that fails
 // alone.
-func (h *unruly) each(all []change) {
-	t := h.t
-	if _, err := h.run(nil); err != nil {
+func (u *unruly) each(all []change) {
+	t := u.t
+	if _, err := u.run(nil); err != nil {
 		t.Fatalf("without a change: %v", err)
 	}
 	soak := os.Getenv("QSIDECAR_SOAK") != ""
@@ -220,7 +220,7 @@ func (h *unruly) each(all []change) {
 	refused := 0
 	var try func(g []change)
 	try = func(g []change) {
-		no, err := h.run(g)
+		no, err := u.run(g)
 		switch {
 		case err == nil && (!no || soak || len(g) == 1):
 			if no {
@@ -375,14 +375,14 @@ func setSQL(x change) string {
 }
 
 // accepted are the changes that the server accepts.
-func (h *unruly) accepted(candidates []change) (all []change) {
+func (u *unruly) accepted(candidates []change) (all []change) {
 	for _, x := range candidates {
-		if err := h.set([]change{x}); err == nil {
+		if err := u.set([]change{x}); err == nil {
 			all = append(all, x)
 		}
 	}
-	if err := h.set(nil); err != nil {
-		h.t.Fatal(err)
+	if err := u.set(nil); err != nil {
+		u.t.Fatal(err)
 	}
 	return all
 }

@@ -45,14 +45,14 @@ func (k *kit) claimOf(n int, queues ...string) backends.Claim {
 }
 
 // as commits the writes and claims as the bridge does: it tries a write alone that is set aside.
-func (k *kit) as(b backends.Batch) (res backends.Results, err error) {
+func (k *kit) as(b backends.CommitContent) (res backends.Results, err error) {
 	k.Helper()
 	if res, err = k.Commit(k.Context(), b); err != nil {
 		return res, err
 	}
 	for i := range res.Writes {
 		if _, locked := errors.AsType[*backends.LockedError](res.Writes[i].Err); locked {
-			one, err := k.Commit(k.Context(), backends.Batch{Writes: b.Writes[i : i+1], WaitForLocks: true})
+			one, err := k.Commit(k.Context(), backends.CommitContent{Writes: b.Writes[i : i+1], WaitForLocks: true})
 			if err != nil {
 				one.Writes = []backends.WriteResult{{Err: err}}
 			}
@@ -107,7 +107,7 @@ func TestOutageOfOneTable(t *testing.T) {
 				for round := range 3 {
 					k.othersGoOn(round, held)
 				}
-				res, err := k.as(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
+				res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestOutageOfOneTable(t *testing.T) {
 					if o.settles {
 						return true
 					}
-					res, err := k.as(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(held)}}})
+					res, err := k.as(backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases(held)}}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -134,7 +134,7 @@ func TestOutageOfOneTable(t *testing.T) {
 				})
 				testwait.Until(t, "a claim gets a job", func() bool {
 					k.maintain(backends.Maintenance{Waiting: []string{"a"}})
-					res, err := k.as(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(1, "a", "b")}})
+					res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a", "b")}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -155,7 +155,7 @@ func (k *kit) othersGoOn(round int, held backends.Job) {
 	if held.ID != "" {
 		writes = append(writes, backends.Ack{Leases: leases(held)})
 	}
-	res, err := k.as(backends.Batch{Host: me, Writes: writes, Claims: []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "m"), k.claimOf(1, "b"), k.claimOf(1, "a", "b"), k.claimOf(1, "a", "m")}})
+	res, err := k.as(backends.CommitContent{Host: me, Writes: writes, Claims: []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "m"), k.claimOf(1, "b"), k.claimOf(1, "a", "b"), k.claimOf(1, "a", "m")}})
 	if err != nil {
 		k.Errorf("round %d: the commit of all queues: %v", round, err)
 		return
@@ -174,7 +174,7 @@ func (k *kit) othersGoOn(round int, held backends.Job) {
 	if round > 0 && !backends.Retryable(res.Claims[0].Err) {
 		k.Errorf("round %d, a claim of a: %v", round, res.Claims[0].Err)
 	}
-	res, err = k.as(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases(jobs...)}}})
+	res, err = k.as(backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases(jobs...)}}})
 	if err != nil || res.Writes[0].Err != nil || len(res.Writes[0].Lost) > 0 {
 		k.Errorf("round %d, acks of the others: %v %+v", round, err, res.Writes)
 	}
@@ -231,7 +231,7 @@ func TestRowsThatCantBeClaimed(t *testing.T) {
 						if n > bad+3 {
 							t.Fatalf("claimed only %v", got)
 						}
-						res, err := k.as(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(4, "a"), k.claimOf(1, "b"), k.claimOf(1, "m")}})
+						res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(4, "a"), k.claimOf(1, "b"), k.claimOf(1, "m")}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -275,7 +275,7 @@ func TestUnreadableRow(t *testing.T) {
 	m.Columns[mapping.CreatedAt] = []string{"made"}
 	tables["a"] = m
 	k := newKit(t, ddl+"ALTER TABLE a ADD COLUMN made timestamptz DEFAULT now(); UPDATE a SET made = 'infinity' WHERE id = 2", tables)
-	res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(9, "a"), k.claimOf(1, "b")}})
+	res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(9, "a"), k.claimOf(1, "b")}})
 	if len(res.Claims[0].Jobs) < 5 || len(res.Claims[1].Jobs) != 1 {
 		t.Errorf("claimed %d of a and %d of b: %v; obstacles %v", len(res.Claims[0].Jobs), len(res.Claims[1].Jobs), res.Claims[0].Err, k.Obstacles())
 	}
@@ -329,11 +329,11 @@ func TestTableThatIsMissingAtTheStart(t *testing.T) {
 		for round := range 2 {
 			k.othersGoOn(round, backends.Job{})
 		}
-		res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
+		res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
 		if err := res.Claims[0].Err; !backends.Retryable(err) || !strings.Contains(err.Error(), "queues.a.table: there is no table a") {
 			t.Errorf("a claim of a: %v", err)
 		}
-		if _, err := k.as(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil {
+		if _, err := k.as(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil {
 			t.Errorf("a new job: %v", err)
 		}
 		k.sql("ALTER TABLE aa RENAME TO a")
@@ -363,7 +363,7 @@ func TestRefusedLease(t *testing.T) {
 	k.Store = k.reopened(tables)
 	c := k.claimOf(4, "a")
 	c.MaxPayload = 50
-	res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c, k.claimOf(1, "b")}})
+	res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c, k.claimOf(1, "b")}})
 	var ids []string
 	for _, j := range res.Claims[0].Jobs {
 		ids = append(ids, j.ID)
@@ -409,7 +409,7 @@ func TestRevokedRight(t *testing.T) {
 	for _, right := range []string{"SELECT", "UPDATE", "INSERT"} {
 		k.sql(fmt.Sprintf("REVOKE %s ON a FROM %q", right, role))
 		if right == "INSERT" {
-			res, err := k.as(backends.Batch{Writes: []backends.Write{
+			res, err := k.as(backends.CommitContent{Writes: []backends.Write{
 				backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "b"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}},
 			}})
 			if err != nil || !backends.Retryable(res.Writes[0].Err) || res.Writes[1].Err != nil || res.Writes[2].Err != nil {
@@ -424,13 +424,13 @@ func TestRevokedRight(t *testing.T) {
 		now := time.Now().Add(time.Hour)
 		k.ObstacleSet().Now = func() time.Time { return now }
 		if right == "INSERT" { // a write that comes before the check must not put it off
-			_, _ = k.as(backends.Batch{WaitForLocks: true, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}})
+			_, _ = k.as(backends.CommitContent{WaitForLocks: true, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}})
 		}
 		k.maintain(backends.Maintenance{})
 		if jobs := k.claim("a", 1); len(jobs) != 1 {
 			t.Errorf("after %s came back: %d jobs, obstacles %v", right, len(jobs), k.Obstacles())
 		}
-		if res, err := k.as(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil || res.Writes[0].Err != nil {
+		if res, err := k.as(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil || res.Writes[0].Err != nil {
 			t.Errorf("a new job after %s came back: %v, %+v", right, err, res)
 		}
 		k.ObstacleSet().Now = nil

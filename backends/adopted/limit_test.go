@@ -97,7 +97,7 @@ func TestOwnLimitOfANewJob(t *testing.T) {
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", MaxAttempts: 7}, {Queue: "q"}}}, 0)
 		k.wantRows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
 		var u *backends.UnsupportedError
-		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "bare", MaxAttempts: 2}}}}}); !errors.As(err, &u) {
+		if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "bare", MaxAttempts: 2}}}}}); !errors.As(err, &u) {
 			t.Errorf("%v", err)
 		}
 		if jobs := k.claim("q", 2); len(jobs) != 2 || jobs[0].MaxAttempts != 7 || jobs[1].MaxAttempts != 4 || len(k.claim("q", 2)) > 0 {

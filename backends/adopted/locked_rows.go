@@ -15,9 +15,9 @@ import (
 // claimApart commits a batch in which another program's lock, or the table of one queue, was in the way of a claim, or of
 // a write beside it. It commits the writes by themselves, and then claims from each adopted queue by itself. A queue whose
 // rows are locked must not delay the others.
-func (s *Store) claimApart(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
+func (s *Store) claimApart(ctx context.Context, b backends.CommitContent, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	writes, others := subset{Batch: b.Empty()}, subset{Batch: b.Empty()}
+	writes, others := subset{CommitContent: b.Empty()}, subset{CommitContent: b.Empty()}
 	for n, w := range b.Writes {
 		writes.addWrite(n, w)
 	}
@@ -180,11 +180,11 @@ func (k *commitment) eachRow(claims leases, f func(n int, q *statement.Queue, l 
 // itemSets are sets of ids of jobs, by their queues.
 type itemSets map[*statement.Queue]map[string]bool
 
-func (m itemSets) add(q *statement.Queue, item string) {
-	if m[q] == nil {
-		m[q] = map[string]bool{}
+func (i itemSets) add(q *statement.Queue, item string) {
+	if i[q] == nil {
+		i[q] = map[string]bool{}
 	}
-	m[q][item] = true
+	i[q][item] = true
 }
 
 // lockRows locks the rows of the jobs, but waits for no lock. It returns those that it could not
@@ -222,9 +222,9 @@ func findItems(ctx context.Context, sql backends.SQL, rows itemSets, find func(q
 }
 
 // commitWithout commits the batch without the writes aside, which get their errors.
-func (s *Store) commitWithout(ctx context.Context, b backends.Batch, aside map[int]error, at *attempt) (backends.Results, error) {
+func (s *Store) commitWithout(ctx context.Context, b backends.CommitContent, aside map[int]error, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	rest := subset{Batch: b.Empty()}
+	rest := subset{CommitContent: b.Empty()}
 	for n, w := range b.Writes {
 		if err := aside[n]; err != nil {
 			res.Writes[n].Err = err

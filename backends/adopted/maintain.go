@@ -415,7 +415,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 		return nil
 	}
 	began := time.Now()
-	_, err = s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err = s.CommitWith(ctx, backends.CommitContent{}, backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 		return sql.Do(ctx, deletes...)
 	}})
 	r.AddPruned(int(matched(deletes)), len(all), limit, time.Since(began)) // where some were found there can be more

@@ -84,7 +84,7 @@ func (k *kit) loses(on *product, n map[string]int) {
 			slot.Token.Host = lost
 			c.Slots = append(c.Slots, slot)
 		}
-		if jobs := k.commit(backends.Batch{Host: lost, Claims: []backends.Claim{c}}).Claims[0].Jobs; len(jobs) != n {
+		if jobs := k.commit(backends.CommitContent{Host: lost, Claims: []backends.Claim{c}}).Claims[0].Jobs; len(jobs) != n {
 			k.Fatalf("%d jobs of %s", len(jobs), queue)
 		}
 	}
@@ -282,7 +282,7 @@ func TestCheckFindsJobsNotGivenBack(t *testing.T) {
 		k := obstacleKit(t, on, nil)
 		k.insert("a", 1, 4, "waiting")
 		k.insert("b", 1, 2, "waiting")
-		k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}, {Queue: "managed", Delay: time.Hour}, {Queue: "managed"}}}}})
+		k.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}, {Queue: "managed", Delay: time.Hour}, {Queue: "managed"}}}}})
 		k.loses(on, map[string]int{"a": 4, "b": 2, "managed": 1})
 		found := func() (texts []string) {
 			all, err := k.Examine(t.Context(), nil)

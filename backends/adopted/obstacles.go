@@ -268,7 +268,7 @@ func (e *misfitError) Error() string {
 
 // asideError is a write's error while its queue is out of order. In a group commit it is a LockedError: the caller tries
 // the write alone.
-func (s *Store) asideError(b backends.Batch, queue, doing string) error {
+func (s *Store) asideError(b backends.CommitContent, queue, doing string) error {
 	switch {
 	case b.WaitForLocks:
 		return s.obstruction(queue, doing)
@@ -280,7 +280,7 @@ func (s *Store) asideError(b backends.Batch, queue, doing string) error {
 
 // mustNotTry reports whether a write has to leave the batch, because the table of a queue is out of order. Alone it is
 // tried when the next try is due.
-func (s *Store) mustNotTry(b backends.Batch, queue, doing string) bool {
+func (s *Store) mustNotTry(b backends.CommitContent, queue, doing string) bool {
 	if !b.WaitForLocks && s.Slow(queue) {
 		return true
 	}

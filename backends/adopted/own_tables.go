@@ -35,30 +35,30 @@ type ownGuard struct {
 }
 
 // enter returns the context of a transaction for managed jobs. The caller calls leave at its end.
-func (g *ownGuard) enter(ctx context.Context) (_ context.Context, leave func()) {
+func (o *ownGuard) enter(ctx context.Context) (_ context.Context, leave func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.running == nil {
-		g.running = map[int]context.CancelCauseFunc{}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.running == nil {
+		o.running = map[int]context.CancelCauseFunc{}
 	}
-	g.last++
-	id := g.last
-	g.running[id] = cancel
+	o.last++
+	id := o.last
+	o.running[id] = cancel
 	return ctx, func() {
 		cancel(nil)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.running, id)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.running, id)
 	}
 }
 
 // close leaves managed jobs out because of why.
-func (g *ownGuard) close(why *backends.UnavailableError) {
-	g.locked.Store(why)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, cancel := range g.running {
+func (o *ownGuard) close(why *backends.UnavailableError) {
+	o.locked.Store(why)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, cancel := range o.running {
 		cancel(why)
 	}
 }

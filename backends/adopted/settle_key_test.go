@@ -113,41 +113,41 @@ type txRecorder struct {
 	see func(st *backends.Statement)
 }
 
-func (r *txRecorder) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	return r.Engine.CommitWith(ctx, b, r.recorded(hooks))
+func (t *txRecorder) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
+	return t.Engine.CommitWith(ctx, b, t.recorded(hooks))
 }
 
 // OpenTx implements backends.TxClaimer.
-func (r *txRecorder) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
-	tx, err := r.Engine.(backends.TxClaimer).OpenTx(ctx, idle)
-	return recordedTx{tx, r}, err
+func (t *txRecorder) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
+	tx, err := t.Engine.(backends.TxClaimer).OpenTx(ctx, idle)
+	return recordedTx{tx, t}, err
 }
 
-func (r *txRecorder) NoOpenTx() error { return r.Engine.(backends.TxClaimer).NoOpenTx() }
+func (t *txRecorder) NoOpenTx() error { return t.Engine.(backends.TxClaimer).NoOpenTx() }
 
 type recordedTx struct {
 	backends.OpenTx
 	r *txRecorder
 }
 
-func (x recordedTx) Do(ctx context.Context, all ...*backends.Statement) error {
-	return recordedSQL{x.OpenTx, x.r}.Do(ctx, all...)
+func (r recordedTx) Do(ctx context.Context, all ...*backends.Statement) error {
+	return recordedSQL{r.OpenTx, r.r}.Do(ctx, all...)
 }
 
-func (x recordedTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	return x.OpenTx.CommitWith(ctx, b, x.r.recorded(hooks))
+func (r recordedTx) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
+	return r.OpenTx.CommitWith(ctx, b, r.r.recorded(hooks))
 }
 
-func (r *txRecorder) recorded(hooks backends.TxHooks) backends.TxHooks {
+func (t *txRecorder) recorded(hooks backends.TxHooks) backends.TxHooks {
 	before, after := hooks.Before, hooks.After
 	if before != nil {
-		hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-			return before(ctx, recordedSQL{sql, r}, b)
+		hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
+			return before(ctx, recordedSQL{sql, t}, b)
 		}
 	}
 	if after != nil {
 		hooks.After = func(ctx context.Context, sql backends.SQL, res *backends.Results) error {
-			return after(ctx, recordedSQL{sql, r}, res)
+			return after(ctx, recordedSQL{sql, t}, res)
 		}
 	}
 	return hooks
@@ -158,13 +158,13 @@ type recordedSQL struct {
 	r *txRecorder
 }
 
-func (x recordedSQL) Do(ctx context.Context, all ...*backends.Statement) error {
-	x.r.mu.Lock()
+func (r recordedSQL) Do(ctx context.Context, all ...*backends.Statement) error {
+	r.r.mu.Lock()
 	for _, st := range all {
-		x.r.see(st)
+		r.r.see(st)
 	}
-	x.r.mu.Unlock()
-	return x.SQL.Do(ctx, all...)
+	r.r.mu.Unlock()
+	return r.SQL.Do(ctx, all...)
 }
 
 // keyedKit is a table with the key, beside indexes of all other columns that a settle compares.

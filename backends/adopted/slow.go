@@ -18,7 +18,7 @@ import (
 // A statement for an adopted table can take long: a trigger waits, or a cascade or a condition has no index. It must not
 // delay other queues. So a commit that others wait for ends such a statement after Store.slowAfter. Its parts then run apart,
 // and the queue that is slow again counts as slow for slowFor. Until then group commits leave its writes out, and the
-// caller tries each alone. It also claims from the queue in commits that delay no others (Batch.WaitForLocks). These have no
+// caller tries each alone. It also claims from the queue in commits that delay no others (CommitContent.WaitForLocks). These have no
 // such limit.
 
 const (
@@ -209,12 +209,12 @@ func (s *Store) reapSlow(r *backends.MaintenanceResult, m backends.Maintenance) 
 }
 
 // close ends the run under way.
-func (r *slowReap) close() {
-	r.mu.Lock()
-	r.closed = true
-	if r.cancel != nil {
-		r.cancel()
+func (s *slowReap) close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.cancel != nil {
+		s.cancel()
 	}
-	r.mu.Unlock()
-	r.runs.Wait()
+	s.mu.Unlock()
+	s.runs.Wait()
 }

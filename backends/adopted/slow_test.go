@@ -55,7 +55,7 @@ func TestSlowTable(t *testing.T) {
 				k.sql("INSERT INTO stuck VALUES ('" + state + "')")
 				end := k.holdSleepers(product)
 				defer end()
-				batch := backends.Batch{Host: me, Writes: writes, Claims: claims}
+				batch := backends.CommitContent{Host: me, Writes: writes, Claims: claims}
 				if slow != nil {
 					batch.Writes = append(batch.Writes, slow)
 				} else {
@@ -93,7 +93,7 @@ func TestSlowTable(t *testing.T) {
 					}
 				}
 				// The caller tries it in a commit that delays no others, and it waits there until the trigger ends.
-				alone := backends.Batch{WaitForLocks: true}
+				alone := backends.CommitContent{WaitForLocks: true}
 				if slow != nil {
 					alone.Writes = []backends.Write{slow}
 				} else {
@@ -164,7 +164,7 @@ func TestSlowGiveBack(t *testing.T) {
 		for i := range claims {
 			claims[i].Slots[0].Lease = time.Millisecond
 		}
-		for _, c := range k.commit(backends.Batch{Host: me, Claims: claims}).Claims {
+		for _, c := range k.commit(backends.CommitContent{Host: me, Claims: claims}).Claims {
 			if len(c.Jobs) != 1 || c.Err != nil {
 				t.Fatalf("%+v", c)
 			}

@@ -13,7 +13,7 @@ import (
 
 // subset is a part of a batch that is committed by itself.
 type subset struct {
-	backends.Batch
+	backends.CommitContent
 	writes, claims []int // the numbers of its writes and claims in the whole batch
 }
 
@@ -33,7 +33,7 @@ func (b *subset) commit(ctx context.Context, s *Store, at *attempt, res *backend
 	if b.empty() {
 		return nil
 	}
-	got, err := s.commit(ctx, b.Batch, at)
+	got, err := s.commit(ctx, b.CommitContent, at)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	}
 	k.wantRows("SELECT MsgTypeCode || State || hex(Msg) FROM MsgQueue WHERE MsgId = 5", "ORDN697427732000206E6577")
 	var u *backends.UnsupportedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Priority: 1}}}}}); !errors.As(err, &u) || u.Role != "priority" {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Priority: 1}}}}}); !errors.As(err, &u) || u.Role != "priority" {
 		t.Errorf("%v", err)
 	}
 	jobs := k.claim("q", 3)

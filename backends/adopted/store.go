@@ -273,7 +273,7 @@ func (s *Store) Usage() backends.Usage {
 // transaction runs f in a transaction of its own, which other sidecars learn of from the queues
 // that madeReady returns after its commit.
 func (s *Store) transaction(ctx context.Context, madeReady func() []string, f func(ctx context.Context, sql backends.SQL) error) error {
-	_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Freed: madeReady, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err := s.CommitWith(ctx, backends.CommitContent{}, backends.TxHooks{Writes: true, Freed: madeReady, Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 		return f(ctx, sql)
 	}})
 	if err == nil && madeReady != nil {

@@ -111,11 +111,11 @@ func TestTakenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
-		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
+		ended := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
 		k.heartbeat(dead, backends.HeartbeatJoin, sidecarTimeout)
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+		lost := k.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 		held, err := k.ClaimedBy(t.Context(), dead, "", 10)
 		if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
 			t.Fatalf("%+v, %v", held, err)
@@ -149,7 +149,7 @@ func TestEmptyHanded(t *testing.T) {
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_sidecars SET dead = true")
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
-		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
+		if _, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)
 		}
 		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
@@ -164,7 +164,7 @@ func TestLockedRow(t *testing.T) {
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
 		var locked *backends.LockedError
 		both := []backends.Write{backends.Ack{Leases: leases(first)}, backends.Ack{Leases: leases(second)}}
-		r := k.commit(backends.Batch{Writes: append(both, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}})})
+		r := k.commit(backends.CommitContent{Writes: append(both, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}})})
 		if err := r.Writes[0].Err; !errors.As(err, &locked) || backends.Retryable(err) {
 			t.Errorf("the ack of the locked row: %v", err)
 		}
@@ -172,7 +172,7 @@ func TestLockedRow(t *testing.T) {
 			t.Errorf("beside it: %+v", r.Writes[1:])
 		}
 		k.write(both[1], 1) // it was committed
-		if _, err := k.Commit(t.Context(), backends.Batch{Writes: both[:1], WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+		if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: both[:1], WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 			t.Errorf("alone: %v", err)
 		}
 		third := k.one("e")
@@ -293,7 +293,7 @@ func TestJitterOfAdoptedJobs(t *testing.T) {
 	settled := func(k *kit, queue string, beside ...backends.Write) {
 		k.Helper()
 		nack := backends.Nack{Leases: leases(k.one(queue)), Error: "x"}
-		k.commit(backends.Batch{Writes: append(beside, nack), Jitter: none})
+		k.commit(backends.CommitContent{Writes: append(beside, nack), Jitter: none})
 		job := k.one(queue)
 		if job.Attempt != 2 {
 			k.Fatalf("%+v", job)
@@ -355,7 +355,7 @@ func TestLastAttemptOfAnAdoptedJobIsAlone(t *testing.T) {
 						w = backends.Nack{Leases: leases(last)}
 					}
 					if attempt < 2 {
-						k.commit(backends.Batch{Writes: []backends.Write{w}, Jitter: none})
+						k.commit(backends.CommitContent{Writes: []backends.Write{w}, Jitter: none})
 					}
 				}
 				k.write(backends.Ack{Leases: leases(last)}, 0)

@@ -220,7 +220,7 @@ func (c *claim) countLoss(ctx context.Context, conn txConn, q *statement.Queue, 
 
 // endInTx commits a change of a row that no worker gets.
 func (c *claim) endInTx(ctx context.Context, conn txConn, q *statement.Queue, x *changes) error {
-	_, err := conn.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+	_, err := conn.CommitWith(ctx, backends.CommitContent{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 		return x.flush(ctx, sql)
 	}})
 	if err == nil && x.rows[0].Statement.Matched == 0 {

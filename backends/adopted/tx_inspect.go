@@ -11,15 +11,15 @@ import (
 )
 
 // ofQueue are the jobs of a queue, the one first that was claimed first.
-func (p *txPool) ofQueue(queue string) []*txJob {
-	all := p.find(func(j *txJob) bool { return j.queue.Queue == queue })
+func (t *txPool) ofQueue(queue string) []*txJob {
+	all := t.find(func(j *txJob) bool { return j.queue.Queue == queue })
 	slices.SortFunc(all, func(a, b *txJob) int { return cmp.Compare(a.lease.Fence, b.lease.Fence) })
 	return all
 }
 
 // count moves the pool's jobs from the ready to the claimed ones.
-func (p *txPool) count(queue string, st *backends.QueueStats) {
-	all := p.ofQueue(queue)
+func (t *txPool) count(queue string, st *backends.QueueStats) {
+	all := t.ofQueue(queue)
 	if len(all) == 0 {
 		return
 	}
@@ -29,8 +29,8 @@ func (p *txPool) count(queue string, st *backends.QueueStats) {
 }
 
 // show marks the pool's jobs as claimed in the views.
-func (p *txPool) show(queue string, views map[string]*backends.View) {
-	for _, j := range p.ofQueue(queue) {
+func (t *txPool) show(queue string, views map[string]*backends.View) {
+	for _, j := range t.ofQueue(queue) {
 		if v := views[j.lease.Item]; v != nil {
 			v.State, v.Worker, v.ClaimedAt, v.Attempt = backends.StateClaimed, j.lease.Worker, time.UnixMilli(j.lease.ClaimedAt).UTC(), j.lease.Attempts
 		}

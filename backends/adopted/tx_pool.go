@@ -109,24 +109,24 @@ func (s *Store) ClaimsInTx(queue string) bool { return s.kind(queue) == txQueue 
 func (s *Store) InTx(l backends.Lease) bool { return s.tx.provedBy(l) != nil }
 
 // provedBy finds the job of a lease; nil: it is not in the pool.
-func (p *txPool) provedBy(l backends.Lease) *txJob {
+func (t *txPool) provedBy(l backends.Lease) *txJob {
 	id, ok := lease.ParseHandle(l.Job)
 	if !ok {
 		return nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if j := p.jobs[id]; j != nil && j.lease.Proof() == l {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if j := t.jobs[id]; j != nil && j.lease.Proof() == l {
 		return j
 	}
 	return nil
 }
 
 // find finds the jobs that meet the condition, in the order of their leases' ids.
-func (p *txPool) find(where func(*txJob) bool) (found []*txJob) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, j := range p.jobs {
+func (t *txPool) find(where func(*txJob) bool) (found []*txJob) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, j := range t.jobs {
 		if where(j) {
 			found = append(found, j)
 		}
@@ -136,28 +136,28 @@ func (p *txPool) find(where func(*txJob) bool) (found []*txJob) {
 }
 
 // reserve reserves a connection. If all are in use it notes the queues for connectable.
-func (p *txPool) reserve(queues []backends.Policy) (ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.used < p.max && !p.closed {
-		p.used++
+func (t *txPool) reserve(queues []backends.Policy) (ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.used < t.max && !t.closed {
+		t.used++
 		return true
 	}
 	for _, policy := range queues {
-		addQueues(&p.waiting, policy.Queue)
+		addQueues(&t.waiting, policy.Queue)
 	}
 	return false
 }
 
 // connect returns the reserved connection. fresh: no other job had it before.
-func (p *txPool) connect(ctx context.Context, engine backends.Engine) (c txConn, fresh bool, err error) {
-	p.mu.Lock()
-	idle := p.idle
-	if i := slices.IndexFunc(p.free, func(c txConn) bool { return c.engine == engine }); i >= 0 {
-		c = p.free[i]
-		p.free = slices.Delete(p.free, i, i+1)
+func (t *txPool) connect(ctx context.Context, engine backends.Engine) (c txConn, fresh bool, err error) {
+	t.mu.Lock()
+	idle := t.idle
+	if i := slices.IndexFunc(t.free, func(c txConn) bool { return c.engine == engine }); i >= 0 {
+		c = t.free[i]
+		t.free = slices.Delete(t.free, i, i+1)
 	}
-	p.mu.Unlock()
+	t.mu.Unlock()
 	if c.OpenTx != nil {
 		return c, false, nil
 	}
@@ -168,7 +168,7 @@ func (p *txPool) connect(ctx context.Context, engine backends.Engine) (c txConn,
 
 // release ends the reservation of a connection, and rolls its transaction back. It returns the
 // queues for which there was no connection.
-func (p *txPool) release(ctx context.Context, c txConn) (waiting []string) {
+func (t *txPool) release(ctx context.Context, c txConn) (waiting []string) {
 	if c.OpenTx != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
@@ -177,14 +177,14 @@ func (p *txPool) release(ctx context.Context, c txConn) (waiting []string) {
 			c.OpenTx = nil
 		}
 	}
-	p.mu.Lock()
-	p.used--
-	waiting, p.waiting = p.waiting, nil
-	if c.OpenTx != nil && !p.closed {
-		p.free, c.OpenTx = append(p.free, c), nil
+	t.mu.Lock()
+	t.used--
+	waiting, t.waiting = t.waiting, nil
+	if c.OpenTx != nil && !t.closed {
+		t.free, c.OpenTx = append(t.free, c), nil
 	}
-	p.ended.Broadcast()
-	p.mu.Unlock()
+	t.ended.Broadcast()
+	t.mu.Unlock()
 	if c.OpenTx != nil {
 		c.Close()
 	}
@@ -192,74 +192,74 @@ func (p *txPool) release(ctx context.Context, c txConn) (waiting []string) {
 }
 
 // add gives the connection to a job.
-func (p *txPool) add(j *txJob) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.jobs[j.lease.ID] = j
+func (t *txPool) add(j *txJob) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.jobs[j.lease.ID] = j
 }
 
 // end removes a job whose transaction is committed, or rolls it back. The caller holds j.mu. It
 // returns the queues for which there was no connection.
-func (p *txPool) end(ctx context.Context, j *txJob) (waiting []string) {
+func (t *txPool) end(ctx context.Context, j *txJob) (waiting []string) {
 	j.ended = true
-	p.mu.Lock()
-	if p.jobs[j.lease.ID] == j {
-		delete(p.jobs, j.lease.ID)
+	t.mu.Lock()
+	if t.jobs[j.lease.ID] == j {
+		delete(t.jobs, j.lease.ID)
 	}
-	p.mu.Unlock()
-	return p.release(ctx, j.conn)
+	t.mu.Unlock()
+	return t.release(ctx, j.conn)
 }
 
 // noteLoss records that the connection of a job was lost. Its row could not be changed any more: other consumers can have it. So the
 // next claim of it counts the loss, unless it is one of freeLosses.
-func (p *txPool) noteLoss(j *txJob) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.lost) >= maxLost {
-		clear(p.lost)
+func (t *txPool) noteLoss(j *txJob) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.lost) >= maxLost {
+		clear(t.lost)
 	}
 	key := lostKey{j.queue.Queue, j.lease.Item}
-	if p.lost[key]++; p.lost[key] <= freeLosses {
-		p.noted.Add(j.queue.Queue, backends.CauseTxLost, false)
+	if t.lost[key]++; t.lost[key] <= freeLosses {
+		t.noted.Add(j.queue.Queue, backends.CauseTxLost, false)
 	}
 }
 
 // forgetLosses is called when a job was settled, or its loss counted. left is how many losses are remembered.
-func (p *txPool) forgetLosses(queue, item string, left int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *txPool) forgetLosses(queue, item string, left int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if key := (lostKey{queue, item}); left > 0 {
-		p.lost[key] = left
+		t.lost[key] = left
 	} else {
-		delete(p.lost, key)
+		delete(t.lost, key)
 	}
 }
 
 // losses returns how often in a row the job's connection was lost.
-func (p *txPool) losses(queue, item string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lost[lostKey{queue, item}]
+func (t *txPool) losses(queue, item string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost[lostKey{queue, item}]
 }
 
 // takeNoted returns the losses that no result reported yet.
-func (p *txPool) takeNoted() backends.FailedCounts {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	noted := p.noted
-	p.noted = nil
+func (t *txPool) takeNoted() backends.FailedCounts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	noted := t.noted
+	t.noted = nil
 	return noted
 }
 
 // rollBack ends jobs as if they had never been claimed.
-func (p *txPool) rollBack(ctx context.Context, jobs []*txJob) {
+func (t *txPool) rollBack(ctx context.Context, jobs []*txJob) {
 	var wg sync.WaitGroup
 	for _, j := range jobs {
 		wg.Go(func() {
 			j.mu.Lock()
 			defer j.mu.Unlock()
 			if !j.ended {
-				p.addWaiting(p.end(ctx, j))
+				t.addWaiting(t.end(ctx, j))
 			}
 		})
 	}
@@ -268,14 +268,14 @@ func (p *txPool) rollBack(ctx context.Context, jobs []*txJob) {
 
 // ping keeps the servers from ending the connections, and ends the jobs whose connections are
 // broken. It does not wait for the answers.
-func (p *txPool) ping(timeout time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+func (t *txPool) ping(timeout time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
 		return
 	}
-	for _, j := range p.jobs {
-		p.pings.Go(func() {
+	for _, j := range t.jobs {
+		t.pings.Go(func() {
 			if !j.mu.TryLock() {
 				return // a call is using it, which has the same effect
 			}
@@ -286,64 +286,64 @@ func (p *txPool) ping(timeout time.Duration) {
 			ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, errors.New("no answer to a ping"))
 			defer cancel()
 			if err := j.conn.Ping(ctx); err != nil {
-				p.noteLoss(j)
-				p.addWaiting(p.end(ctx, j))
+				t.noteLoss(j)
+				t.addWaiting(t.end(ctx, j))
 			}
 		})
 	}
 }
 
 // addWaiting notes queues for connectable.
-func (p *txPool) addWaiting(queues []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waiting = append(p.waiting, queues...)
+func (t *txPool) addWaiting(queues []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting = append(t.waiting, queues...)
 }
 
 // connectable are the queues for which there was no connection, and is one now.
-func (p *txPool) connectable() (queues []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.used < p.max {
-		queues, p.waiting = p.waiting, nil
+func (t *txPool) connectable() (queues []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.used < t.max {
+		queues, t.waiting = t.waiting, nil
 	}
 	return queues
 }
 
 // close ends a Store's use of the pool. The last one rolls all transactions back. Another one waits
 // for the jobs on connections of its engine, and closes the free ones.
-func (p *txPool) close(engine backends.Engine) {
-	p.mu.Lock()
-	p.stores--
-	p.closed = p.stores == 0
-	last := p.closed
-	p.mu.Unlock()
+func (t *txPool) close(engine backends.Engine) {
+	t.mu.Lock()
+	t.stores--
+	t.closed = t.stores == 0
+	last := t.closed
+	t.mu.Unlock()
 	if last {
-		p.pings.Wait()
+		t.pings.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		p.rollBack(ctx, p.find(func(*txJob) bool { return true }))
+		t.rollBack(ctx, t.find(func(*txJob) bool { return true }))
 	}
-	p.mu.Lock()
-	for p.uses(engine) {
-		p.ended.Wait()
+	t.mu.Lock()
+	for t.uses(engine) {
+		t.ended.Wait()
 	}
 	var free []txConn
-	p.free = slices.DeleteFunc(p.free, func(c txConn) bool {
+	t.free = slices.DeleteFunc(t.free, func(c txConn) bool {
 		if c.engine == engine {
 			free = append(free, c)
 		}
 		return c.engine == engine
 	})
-	p.mu.Unlock()
+	t.mu.Unlock()
 	for _, c := range free {
 		c.Close()
 	}
 }
 
-// uses reports whether a job is on a connection of the engine. The caller holds p.mu.
-func (p *txPool) uses(engine backends.Engine) bool {
-	for _, j := range p.jobs {
+// uses reports whether a job is on a connection of the engine. The caller holds t.mu.
+func (t *txPool) uses(engine backends.Engine) bool {
+	for _, j := range t.jobs {
 		if j.conn.engine == engine {
 			return true
 		}

@@ -18,14 +18,14 @@ type txWrite struct {
 }
 
 // pick splits a batch into the writes about jobs in the pool, and the rest.
-func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
-	p.mu.Lock()
-	none := len(p.jobs) == 0
-	p.mu.Unlock()
+func (t *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
+	t.mu.Lock()
+	none := len(t.jobs) == 0
+	t.mu.Unlock()
 	if none {
 		return subset{}, nil
 	}
-	rest.Batch = b.Empty()
+	rest.CommitContent = b.Empty()
 	for n, c := range b.Claims {
 		rest.addClaim(n, c)
 	}
@@ -33,7 +33,7 @@ func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 		all := backends.LeasesOf(w)
 		var others []backends.Lease
 		for _, l := range all {
-			if j := p.provedBy(l); j != nil {
+			if j := t.provedBy(l); j != nil {
 				found = append(found, txWrite{n, withLeases(w, []backends.Lease{l}), l, j})
 			} else {
 				others = append(others, l)
@@ -93,8 +93,8 @@ func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter
 		r.Failed.Add(j.queue.Queue, release.Cause, false)
 		return r
 	}
-	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}, Jitter: jitter}, tx: j}
-	err := k.split(newAttempt(backends.Batch{WaitForLocks: true}))
+	k := &commitment{s: s, batch: backends.CommitContent{Writes: []backends.Write{w.Write}, Jitter: jitter}, tx: j}
+	err := k.split(newAttempt(backends.CommitContent{WaitForLocks: true}))
 	if err == nil {
 		err = k.run(ctx)
 	}

@@ -86,7 +86,7 @@ var attemptTests = map[string]func(*kit){
 			{backends.Release{Cause: backends.CauseDisconnected}, 7500 * time.Millisecond},
 		} {
 			w := withLeases(x.write, leasesOf(k.claimOne()))
-			k.commit(backends.Batch{Writes: []backends.Write{w}, Jitter: half})
+			k.commit(backends.CommitContent{Writes: []backends.Write{w}, Jitter: half})
 			if x.want > 0 {
 				k.wantDueIn(id, x.want)
 			}

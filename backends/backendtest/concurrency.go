@@ -51,7 +51,7 @@ func (c *claimCounts) check(k *kit, n int) {
 // settled repeats an ack that its commit set aside because of another transaction's lock, and returns how many leases were valid.
 func (k *kit) settled(b backends.Backend, leases []backends.Lease, res backends.WriteResult) int64 {
 	for res.Err != nil {
-		r, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases}}, WaitForLocks: true})
+		r, err := b.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases}}, WaitForLocks: true})
 		if err != nil {
 			k.Error(err)
 			return 0
@@ -147,7 +147,7 @@ var concurrencyTests = map[string]func(*kit){
 			produced.Go(func() {
 				for i := range each {
 					j := backends.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "%d-%d", p, i), Priority: int16(i % queues)}
-					if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); err != nil {
+					if _, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}}); err != nil {
 						k.Error(err)
 					}
 				}
@@ -188,7 +188,7 @@ var concurrencyTests = map[string]func(*kit){
 			var acked, reaped atomic.Int64
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				r, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}})
+				r, err := second.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}})
 				if err != nil {
 					k.Error(err)
 					return
@@ -251,7 +251,7 @@ var concurrencyTests = map[string]func(*kit){
 					default:
 					}
 					j := backends.NewJob{Queue: "p", Payload: make([]byte, 1000), Priority: int16(i)}
-					if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j, j}}}}); err != nil {
+					if _, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j, j}}}}); err != nil {
 						k.Error(err)
 						return
 					}

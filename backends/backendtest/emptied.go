@@ -71,7 +71,7 @@ func (k *kit) deliversAll(b backends.Backend, host backends.Identity, n int) {
 			k.Fatalf("claim: %v", err)
 		}
 		if jobs := r.Claims[0].Jobs; len(jobs) > 0 {
-			if r, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}}); err != nil || len(r.Writes[0].Lost) > 0 {
+			if r, err := b.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}}); err != nil || len(r.Writes[0].Lost) > 0 {
 				k.Fatalf("ack: %+v, %v", r, err)
 			}
 			for _, j := range jobs {

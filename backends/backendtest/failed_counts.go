@@ -14,7 +14,7 @@ import (
 func CheckFailedCounts(t interface {
 	Helper()
 	Errorf(format string, args ...any)
-}, b backends.Batch, r backends.Results) {
+}, b backends.CommitContent, r backends.Results) {
 	t.Helper()
 	for i, w := range b.Writes {
 		want := 0
@@ -74,7 +74,7 @@ var failedCountTests = map[string]func(*kit){
 		jobs := k.commit(k.claimBatch(me, 9, 0, p, q)).Claims[0].Jobs
 		k.wantJobs(jobs, "a", "b", "c", "d", "e", "p")
 		gone := backends.Lease{Job: jobs[0].ID, Token: backends.Token{Host: me, Number: 1 << 40}}
-		nacks := k.commit(backends.Batch{Writes: []backends.Write{
+		nacks := k.commit(backends.CommitContent{Writes: []backends.Write{
 			backends.Nack{Leases: append(leasesOf(jobs[0], jobs[5]), gone), Error: "no"}, // the last attempt of the second job
 			backends.Nack{Leases: leasesOf(jobs[1]), Dead: true},
 			backends.Nack{Leases: leasesOf(jobs[2]), Snooze: true},

@@ -14,14 +14,14 @@ import (
 
 // commitLost commits b over a connection that breaks, before or after the database carries b out.
 // happened reports whether b took effect. commitLost compares that with the error of Commit.
-func (k *kit) commitLost(b backends.Batch, before bool, happened func() bool) {
+func (k *kit) commitLost(b backends.CommitContent, before bool, happened func() bool) {
 	k.Helper()
 	k.LoseCommit(before)
 	k.commitTruthfully(b, before, happened)
 }
 
 // commitTruthfully is commitLost with a fault that the caller has armed.
-func (k *kit) commitTruthfully(b backends.Batch, before bool, happened func() bool) {
+func (k *kit) commitTruthfully(b backends.CommitContent, before bool, happened func() bool) {
 	k.Helper()
 	_, err := k.Commit(k.Context(), b)
 	switch got := happened(); {
@@ -59,7 +59,7 @@ var faultTests = map[string]func(*kit){
 	"LostEnqueue": func(k *kit) {
 		for i, before := range []bool{true, false, true, false} {
 			n := k.stats().Ready
-			k.commitLost(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0), job("b", 0)}}}}, before,
+			k.commitLost(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0), job("b", 0)}}}}, before,
 				func() bool { return k.stats().Ready == n+2 })
 			k.enqueuePayloads("works again")
 			if got := k.stats().Ready; got != []int64{1, 4, 5, 8}[i] {
@@ -71,7 +71,7 @@ var faultTests = map[string]func(*kit){
 		for _, before := range []bool{true, false} {
 			k.enqueuePayloads("a")
 			j := k.claimOne()
-			k.commitLost(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}}, before,
+			k.commitLost(backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}}, before,
 				func() bool { return k.view(j.ID) == nil })
 			r := k.write(backends.Ack{Leases: leasesOf(j)})
 			if lost := len(r.Lost) == 1; lost == before {
@@ -95,17 +95,17 @@ var faultTests = map[string]func(*kit){
 	"ErrorOfAProxyIsNotAnOutcome": func(k *kit) {
 		for name, arm := range k.CommitErrors {
 			for _, before := range []bool{true, false} {
-				fault := func(b backends.Batch, happened func() bool) {
+				fault := func(b backends.CommitContent, happened func() bool) {
 					k.Helper()
 					k.Logf("%s, before the commit: %v", name, before)
 					arm(before)
 					k.commitTruthfully(b, before, happened)
 				}
 				n := k.stats().Ready
-				fault(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}, func() bool { return k.stats().Ready == n+1 })
+				fault(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}, func() bool { return k.stats().Ready == n+1 })
 				k.enqueuePayloads("b")
 				j := k.claim(1)[0]
-				fault(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}}, func() bool { return k.view(j.ID) == nil })
+				fault(backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}}, func() bool { return k.view(j.ID) == nil })
 				if before {
 					k.writeLosing(backends.Ack{Leases: leasesOf(j)}, 0)
 				}
@@ -168,7 +168,7 @@ var faultTests = map[string]func(*kit){
 		k.RefuseJobs("p", "never")
 		k.enqueuePayloads("a")
 		j := k.claimOne()
-		_, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j), Enqueue: []backends.NewJob{{Queue: "p"}}}}})
+		_, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j), Enqueue: []backends.NewJob{{Queue: "p"}}}}})
 		if !backends.IsRefused(err) {
 			k.Fatalf("answered %v, want a refusal", err)
 		}
@@ -177,7 +177,7 @@ var faultTests = map[string]func(*kit){
 	"EndedContextChangesNothing": func(k *kit) {
 		ctx, cancel := context.WithCancel(k.Context())
 		cancel()
-		_, err := k.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}})
+		_, err := k.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}})
 		if !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
 			k.Errorf("commit: %v, want retryable and canceled", err)
 		}
@@ -206,7 +206,7 @@ var faultTests = map[string]func(*kit){
 				cancel()
 			})
 			j := backends.NewJob{Queue: fmt.Sprint(i)}
-			_, answers[i] = k.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j, j}}}})
+			_, answers[i] = k.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j, j}}}})
 			wg.Wait()
 			k.wantTruthful(i, answers[i])
 		}
@@ -223,7 +223,7 @@ var faultTests = map[string]func(*kit){
 		if err := b.Close(); err != nil {
 			k.Fatalf("close: %v", err)
 		}
-		if _, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}); err == nil {
+		if _, err := b.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}); err == nil {
 			k.Error("a commit on a closed handle succeeds")
 		}
 		if _, err := b.ClaimedBy(k.Context(), me, "", 1); err == nil {

@@ -51,7 +51,7 @@ var keyTests = map[string]func(*kit){
 		k.enqueueKey("k", id, backends.StateClaimed)
 	},
 	"EqualKeysInOneCommitStoreOneJob": func(k *kit) {
-		r := k.commit(backends.Batch{Writes: []backends.Write{
+		r := k.commit(backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{keyed("k"), keyed("other"), keyed("k")}},
 			backends.Enqueue{Jobs: []backends.NewJob{keyed("k")}},
 		}})
@@ -215,7 +215,7 @@ var keyTests = map[string]func(*kit){
 			for i, b := range handles {
 				wg.Go(func() {
 					j := keyed(numbered(20)[round])
-					r, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}})
+					r, err := b.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}})
 					if err != nil {
 						k.Error(err)
 						return

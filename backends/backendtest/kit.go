@@ -30,7 +30,7 @@ type kit struct {
 	lastToken atomic.Uint64
 }
 
-func (k *kit) commit(b backends.Batch) backends.Results {
+func (k *kit) commit(b backends.CommitContent) backends.Results {
 	k.Helper()
 	r, err := k.Commit(k.Context(), b)
 	if err != nil {
@@ -45,7 +45,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 
 func (k *kit) write(w backends.Write) backends.WriteResult {
 	k.Helper()
-	return k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+	return k.commit(backends.CommitContent{Writes: []backends.Write{w}}).Writes[0]
 }
 
 // enqueue stores jobs and returns their ids.
@@ -80,12 +80,12 @@ func (k *kit) token(host backends.Identity) backends.Token {
 
 // claimBatch is a batch in which host claims up to n jobs of the policies' queues. A lease of 0 is
 // a session lease.
-func (k *kit) claimBatch(host backends.Identity, n int, lease time.Duration, policies ...backends.Policy) backends.Batch {
+func (k *kit) claimBatch(host backends.Identity, n int, lease time.Duration, policies ...backends.Policy) backends.CommitContent {
 	c := backends.Claim{Queues: policies, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 	for range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: k.token(host), Lease: lease, Worker: "w"})
 	}
-	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 }
 
 // claim claims up to n jobs of queue "q" for me.
@@ -101,7 +101,7 @@ func (k *kit) claimOne() backends.Job {
 }
 
 // onlyJob returns the one job that a batch claims.
-func (k *kit) onlyJob(b backends.Batch) backends.Job {
+func (k *kit) onlyJob(b backends.CommitContent) backends.Job {
 	k.Helper()
 	jobs := k.commit(b).Claims[0].Jobs
 	if len(jobs) != 1 {

@@ -35,7 +35,7 @@ var lockedRowTests = func() map[string]func(*kit) {
 			k.enqueuePayloads("locked")
 			j := k.claimOne()
 			unlock := k.LockRow(j.ID)
-			b := backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}, WaitForLocks: true}
+			b := backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}, WaitForLocks: true}
 			var locked *backends.LockedError
 			if _, err := k.Commit(testwait.Context(k), b); !errors.As(err, &locked) {
 				k.Errorf("answered %v, want a LockedError", err)
@@ -123,14 +123,14 @@ var lockedKeyTests = map[string]func(*kit){
 	},
 	"WriteOfManyKeysWaitsWithoutLocks": func(k *kit) {
 		k.besideApplication(func(jobs []backends.Job) error {
-			b := backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}, WaitForLocks: true}
+			b := backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}, WaitForLocks: true}
 			_, err := k.Commit(testwait.Context(k), b)
 			return err
 		})
 	},
 	"EnqueueOfManyKeysWaitsWithoutLocks": func(k *kit) {
 		k.besideApplication(func([]backends.Job) error {
-			b := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{keyed("a"), keyed("b"), keyed("c")}}}, WaitForLocks: true}
+			b := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{keyed("a"), keyed("b"), keyed("c")}}}, WaitForLocks: true}
 			_, err := k.Commit(testwait.Context(k), b)
 			return err
 		})
@@ -189,7 +189,7 @@ var lockedKeyTests = map[string]func(*kit){
 func (k *kit) untilUnlocked(w backends.Write) {
 	k.Helper()
 	for {
-		r, err := k.Commit(testwait.Context(k), backends.Batch{Writes: []backends.Write{w}})
+		r, err := k.Commit(testwait.Context(k), backends.CommitContent{Writes: []backends.Write{w}})
 		if err == nil {
 			err = r.Writes[0].Err
 		}
@@ -221,7 +221,7 @@ func (k *kit) ackBesideLockedKey(end func(j backends.Job) backends.Write) {
 	jobs := k.claim(3)
 	lock, done := k.Application()
 	k.mustLock(lock, "b")
-	b := backends.Batch{Writes: []backends.Write{end(jobs[2]), backends.Enqueue{Jobs: []backends.NewJob{{Queue: "beside"}}}, end(jobs[1]), end(jobs[0])}}
+	b := backends.CommitContent{Writes: []backends.Write{end(jobs[2]), backends.Enqueue{Jobs: []backends.NewJob{{Queue: "beside"}}}, end(jobs[1]), end(jobs[0])}}
 	r, err := k.Commit(testwait.Context(k), b)
 	if err != nil {
 		k.Fatalf("the commit failed: %v", err)

@@ -99,7 +99,7 @@ var orderTests = map[string]func(*kit){
 		}
 		k.wantNoneReady()
 		back := backends.Release{Leases: leasesOf(r.Claims[0].Jobs...), Uncounted: true}
-		if _, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{back}}); err != nil {
+		if _, err := second.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{back}}); err != nil {
 			k.Fatal(err)
 		}
 		if r := k.maintain(backends.Maintenance{Waiting: []string{"q"}}); !slices.Equal(r.Ready, []string{"q"}) {

@@ -10,7 +10,7 @@ import (
 )
 
 // prefetchBatch is claimBatch with slots that prefetch.
-func (k *kit) prefetchBatch(host backends.Identity, n int, p backends.Policy) backends.Batch {
+func (k *kit) prefetchBatch(host backends.Identity, n int, p backends.Policy) backends.CommitContent {
 	b := k.claimBatch(host, n, 0, p)
 	for i := range b.Claims[0].Slots {
 		b.Claims[0].Slots[i].Prefetch = true
@@ -387,7 +387,7 @@ var prefetchTests = map[string]func(*kit){
 		k.AdvanceClock(time.Hour)
 		lost := jobs[2]
 		lost.Token = k.token(me)
-		r := k.commit(backends.Batch{Writes: []backends.Write{deliveryOf("old", lost), backends.Deliver{Deliveries: []backends.Delivery{
+		r := k.commit(backends.CommitContent{Writes: []backends.Write{deliveryOf("old", lost), backends.Deliver{Deliveries: []backends.Delivery{
 			{Lease: jobs[0].Lease(), Worker: "a", Ago: time.Second}, {Lease: jobs[1].Lease(), Worker: "b", Ago: 2 * time.Second}, {Lease: jobs[2].Lease(), Worker: "c"},
 		}}}})
 		if len(r.Writes[0].Lost) != 1 || len(r.Writes[1].Lost) != 0 {
@@ -424,14 +424,14 @@ var prefetchTests = map[string]func(*kit){
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for part := range slices.Chunk(backwards, 15) {
-				if _, err := second.Commit(k.Context(), backends.Batch{Writes: []backends.Write{deliveryOf("bob", part...)}}); err != nil {
+				if _, err := second.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{deliveryOf("bob", part...)}}); err != nil {
 					k.Error(err)
 				}
 			}
 		})
 		wg.Go(func() {
 			for part := range slices.Chunk(jobs, 20) {
-				r, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(part...)}}})
+				r, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(part...)}}})
 				if err != nil || k.settled(k.Backend, leasesOf(part...), r.Writes[0]) != int64(len(part)) {
 					k.Errorf("%+v, %v", r, err)
 				}

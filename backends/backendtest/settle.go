@@ -27,7 +27,7 @@ var settleTests = map[string]func(*kit){
 	"SecondSettleInOneCommitIsLost": func(k *kit) {
 		k.enqueuePayloads("a")
 		j := k.claimOne()
-		r := k.commit(backends.Batch{Writes: []backends.Write{
+		r := k.commit(backends.CommitContent{Writes: []backends.Write{
 			backends.Ack{Leases: leasesOf(j)}, backends.Nack{Leases: leasesOf(j), HasDelay: true},
 		}})
 		if len(r.Writes[0].Lost) != 0 || len(r.Writes[1].Lost) != 1 {
@@ -44,7 +44,7 @@ var settleTests = map[string]func(*kit){
 			var wg sync.WaitGroup
 			for _, b := range []backends.Backend{k.Backend, second, k.Backend, second} {
 				wg.Go(func() {
-					r, err := b.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}})
+					r, err := b.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}})
 					if err != nil {
 						k.Error(err)
 						return
@@ -148,7 +148,7 @@ var settleTests = map[string]func(*kit){
 		ids := k.enqueuePayloads("a", "b", "c", "d", "e", "f", "g", "h")
 		p := policy("q")
 		p.RetainDone = time.Hour
-		var b backends.Batch
+		var b backends.CommitContent
 		for i, j := range k.commit(k.claimBatch(me, 8, 0, p)).Claims[0].Jobs {
 			if n := i - len(results); n < 0 {
 				b.Writes = append(b.Writes, backends.Ack{Leases: leasesOf(j), Result: results[i]})

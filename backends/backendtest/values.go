@@ -117,8 +117,8 @@ var valueTests = map[string]func(*kit){
 		}
 	},
 	"EmptyBatch": func(k *kit) {
-		k.commit(backends.Batch{})
-		k.commit(backends.Batch{Host: 99})
+		k.commit(backends.CommitContent{})
+		k.commit(backends.CommitContent{Host: 99})
 		r := k.commit(k.claimBatch(me, 0, 0, policy("q")))
 		if len(r.Claims[0].Jobs) != 0 {
 			k.Error("a claim without slots got jobs")

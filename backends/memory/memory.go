@@ -18,7 +18,7 @@ import (
 type Backend struct {
 	clock  func() time.Time
 	fault  func() error
-	after  func(backends.Batch) error
+	after  func(backends.CommitContent) error
 	refuse func(backends.NewJob) error
 
 	mu        sync.Mutex
@@ -78,7 +78,9 @@ func WithFault(f func() error) Option { return func(b *Backend) { b.fault = f } 
 
 // WithAfterCommit calls f after a commit took effect. Commit returns f's error although the data
 // changed, as if the reply was lost.
-func WithAfterCommit(f func(backends.Batch) error) Option { return func(b *Backend) { b.after = f } }
+func WithAfterCommit(f func(backends.CommitContent) error) Option {
+	return func(b *Backend) { b.after = f }
+}
 
 // WithRefuse calls f for each job that a commit would store, before it stores any, like a trigger.
 // An error of f refuses the whole commit. f must not call the Backend.
@@ -89,7 +91,7 @@ func New(opts ...Option) *Backend {
 	b := &Backend{
 		clock:  time.Now,
 		fault:  func() error { return nil },
-		after:  func(backends.Batch) error { return nil },
+		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
 		paused: map[string]bool{}, sidecars: map[backends.Identity]*sidecar{},
@@ -128,7 +130,7 @@ func (b *Backend) do(ctx context.Context, f func() error) error {
 }
 
 // Commit implements backends.Backend.
-func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backends.Results, err error) {
+func (b *Backend) Commit(ctx context.Context, batch backends.CommitContent) (res backends.Results, err error) {
 	if err = b.fault(); err == nil {
 		err = b.do(ctx, func() error { return b.commit(batch, &res) })
 	}
@@ -141,7 +143,7 @@ func (b *Backend) Commit(ctx context.Context, batch backends.Batch) (res backend
 	return res, nil
 }
 
-func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
+func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) error {
 	if h := b.sidecars[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
 		return backends.ErrEvicted
 	}

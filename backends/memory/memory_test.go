@@ -16,7 +16,7 @@ func TestHooksFailCommits(t *testing.T) {
 	var fault, lost, refused error
 	b := memory.New(
 		memory.WithFault(func() error { return fault }),
-		memory.WithAfterCommit(func(backends.Batch) error { return lost }),
+		memory.WithAfterCommit(func(backends.CommitContent) error { return lost }),
 		memory.WithRefuse(func(j backends.NewJob) error {
 			if j.Queue == "no" {
 				return refused
@@ -35,7 +35,7 @@ func TestHooksFailCommits(t *testing.T) {
 		for _, q := range queues {
 			e.Jobs = append(e.Jobs, backends.NewJob{Queue: q, Key: "k", KeyTTL: time.Hour})
 		}
-		_, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{e}})
+		_, err := b.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{e}})
 		return err
 	}
 	fault = backends.Unavailable(errors.New("down"))
@@ -70,7 +70,7 @@ func TestConformance(t *testing.T) {
 				return now
 			}),
 			memory.WithFault(func() error { return take(&before) }),
-			memory.WithAfterCommit(func(backends.Batch) error { return take(&after) }),
+			memory.WithAfterCommit(func(backends.CommitContent) error { return take(&after) }),
 			memory.WithRefuse(func(j backends.NewJob) error {
 				if why, ok := refused[j.Queue]; ok {
 					return errors.New(why)

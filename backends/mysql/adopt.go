@@ -16,7 +16,7 @@ var _ backends.Adopter = (*Store)(nil)
 
 // rowWait is how long a commit waits for locks of other programs: on rows, and on keys that an open
 // transaction has stored. A write in a batch of its own waits for lockWait: see
-// backends.Batch.WaitForLocks. The server counts in whole seconds.
+// backends.CommitContent.WaitForLocks. The server counts in whole seconds.
 const rowWait = time.Second
 
 // checkSidecar makes the transaction fail with backends.ErrEvicted if it claims only adopted rows and its sidecar
@@ -136,7 +136,7 @@ func (t *tx) addStatement(st *backends.Statement) error {
 		return nil
 	}
 	t.wrote = true
-	t.Add("SELECT ROW_COUNT()")
+	t.Add(t.s.sql.rowCount)
 	if answer != "" {
 		t.Text(", ")
 		if err := dialect.Append(&t.Script, answer, st.Args); err != nil {

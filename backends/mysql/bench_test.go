@@ -259,7 +259,7 @@ func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() in
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})
 		}
-		batch := backends.Batch{Host: host, Claims: []backends.Claim{c}}
+		batch := backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 		if len(last) > 0 {
 			batch.Writes = []backends.Write{backends.Ack{Leases: last}}
 		}
@@ -284,7 +284,7 @@ func fillBy(b testing.TB, s *Store, n, by int) {
 			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: make([]byte, 100)})
 		}
 		n -= len(e.Jobs)
-		if _, err := s.Commit(b.Context(), backends.Batch{Writes: []backends.Write{e}}); err != nil {
+		if _, err := s.Commit(b.Context(), backends.CommitContent{Writes: []backends.Write{e}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -112,7 +112,7 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 	if err != nil || len(orphans) == 0 {
 		return err
 	}
-	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(orphans) + ")") })
+	return s.change(ctx, func(t *tx) { t.Add(s.sql.deleteFailures, session.IDs(orphans)) })
 }
 
 // restoredAtOnce is how many queues with scheduled jobs a call of restoreEmptied reads.

@@ -3,13 +3,11 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // Pause implements core.Commander.
@@ -28,7 +26,7 @@ func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, 
 // chosenRows locks rows by id and returns those that are in the queue, in the order of ids.
 func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) ([]*job, error) {
 	t.askNow()
-	rows, err := t.lockRows(ctx, ids, "")
+	rows, err := t.lockRows(ctx, ids, t.s.sql.lock)
 	return slices.DeleteFunc(rows, func(j *job) bool { return j.Queue != queue }), err
 }
 
@@ -73,7 +71,7 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, afte
 		return r, err
 	}
 	t.askNow()
-	rows, err := t.lockRows(ctx, ids, t.s.sql.skip)
+	rows, err := t.lockRows(ctx, ids, t.s.sql.lockFree)
 	if err != nil {
 		return r, err
 	}
@@ -90,7 +88,7 @@ func (t *tx) following(ctx context.Context, r *core.Step, segment string, after 
 	}
 	t.Each(func(r *session.Result) {
 		ids, last = append(ids, r.Int(0)), listPlace{urgency: int32(r.Int(1)), sortKey: r.Optional(2), id: r.Int(0)}
-	}, "SELECT "+table.NoPushdown+"id, urgency, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
+	}, t.s.sql.following, segment, last.following(), limit)
 	err = t.Flush(ctx)
 	r.Seen, r.Last = int64(len(ids)), last
 	return ids, err
@@ -116,7 +114,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	}
 	r.N = int64(len(rows))
 	for first := 0; first < len(rows); first += core.BatchRows {
-		t.makeReady(rows[first:min(first+core.BatchRows, len(rows))], first, "attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL")
+		t.makeReady(rows[first:min(first+core.BatchRows, len(rows))], first, t.s.sql.retry)
 		t.makeRoom(1 << 20)
 	}
 	return r, nil
@@ -147,19 +145,19 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			now = append(now, j)
 		}
 	}
-	priority := ""
+	var priority any
 	if c.Priority != nil {
-		priority = fmt.Sprintf(", priority = %d", *c.Priority)
+		priority = int64(*c.Priority)
 	}
-	t.makeReady(now, 0, "run_at = NULL"+priority)
+	t.makeReady(now, 0, t.s.sql.changeReady, priority)
 	if len(later) > 0 {
 		t.wrote = true
 		slices.Sort(later)
-		set, args := "state = 'scheduled'", []any(nil)
-		if due != 0 {
-			set, args = set+", run_at = ?", []any{due}
+		if due == 0 {
+			t.Add(t.s.sql.changeScheduled, priority, session.IDs(later))
+		} else {
+			t.Add(t.s.sql.changeScheduledAt, due, priority, session.IDs(later))
 		}
-		t.Add("UPDATE "+table.ByID+" SET "+set+priority+" WHERE id IN ("+session.List(later)+")", args...)
 		t.register([]string{queue}) // a plain INSERT doesn't, and maintenance deletes the row of an idle queue
 	}
 	return int64(len(now) + len(later)), len(now) > 0, nil

@@ -26,7 +26,7 @@ func TestCommitNumberOutOfStep(t *testing.T) {
 		} {
 			for step, f := range []func() error{
 				func() error {
-					_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+					_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 					return err
 				},
 				func() error {
@@ -35,7 +35,7 @@ func TestCommitNumberOutOfStep(t *testing.T) {
 						t.Fatalf("%s: claimed %v, want one job", change, jobs)
 					}
 					must(t, m, name, change)
-					r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
+					r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
 					if err == nil && len(r.Writes[0].Lost) > 0 {
 						t.Errorf("%s: the ack lost %v", change, r.Writes[0].Lost)
 					}

@@ -84,30 +84,30 @@ type interceptor struct {
 	stop  func() // called by Close
 }
 
-func (c *interceptor) Read(p []byte) (int, error) {
-	c.event(c.Conn)
-	n, err := c.Conn.Read(p)
-	c.event(c.Conn)
+func (i *interceptor) Read(p []byte) (int, error) {
+	i.event(i.Conn)
+	n, err := i.Conn.Read(p)
+	i.event(i.Conn)
 	return n, err
 }
 
-func (c *interceptor) Write(p []byte) (int, error) {
-	c.event(c.Conn)
-	n, err := c.Conn.Write(p)
-	c.event(c.Conn)
+func (i *interceptor) Write(p []byte) (int, error) {
+	i.event(i.Conn)
+	n, err := i.Conn.Write(p)
+	i.event(i.Conn)
 	return n, err
 }
 
 // SyscallConn lets the pool find out that an idle connection was closed.
-func (c *interceptor) SyscallConn() (syscall.RawConn, error) {
-	return c.Conn.(syscall.Conn).SyscallConn()
+func (i *interceptor) SyscallConn() (syscall.RawConn, error) {
+	return i.Conn.(syscall.Conn).SyscallConn()
 }
 
-func (c *interceptor) Close() error {
-	if c.stop != nil {
-		c.stop()
+func (i *interceptor) Close() error {
+	if i.stop != nil {
+		i.stop()
 	}
-	return c.Conn.Close()
+	return i.Conn.Close()
 }
 
 // TestAContextThatEndsAfterTheLastRow checks a context that ends when the query has its answer. The driver
@@ -194,7 +194,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 			ctx, end := context.WithCancel(t.Context())
 			cancel = end
 			left.Store(n)
-			_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}, {Queue: queue}}}}})
+			_, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}, {Queue: queue}}}}})
 			fired := left.Swap(0) <= 0
 			end()
 			if !fired {

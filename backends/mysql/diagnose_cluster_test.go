@@ -129,9 +129,9 @@ type expected struct {
 	text     string
 }
 
-func (w expected) in(found []backends.Finding) bool {
+func (e expected) in(found []backends.Finding) bool {
 	for _, f := range found {
-		if f.Topic == "cluster" && f.Severity == w.severity && strings.Contains(f.Text, w.text) {
+		if f.Topic == "cluster" && f.Severity == e.severity && strings.Contains(f.Text, e.text) {
 			return true
 		}
 	}

@@ -79,11 +79,11 @@ func (s *Store) Read(ctx context.Context, f func(ctx context.Context, x Session)
 }
 
 // Exec runs a statement that returns no rows.
-func (x Session) Exec(ctx context.Context, statement string) error { return x.c.Exec(ctx, statement) }
+func (s Session) Exec(ctx context.Context, statement string) error { return s.c.Exec(ctx, statement) }
 
 // Rows runs a query. It returns all values as texts.
-func (x Session) Rows(ctx context.Context, query string, args ...any) (rows [][]sql.NullString, err error) {
-	err = x.c.Each(ctx, func(r *session.Result) { rows = append(rows, texts(r)) }, query, args...)
+func (s Session) Rows(ctx context.Context, query string, args ...any) (rows [][]sql.NullString, err error) {
+	err = s.c.Each(ctx, func(r *session.Result) { rows = append(rows, texts(r)) }, query, args...)
 	return rows, err
 }
 
@@ -99,21 +99,21 @@ func texts(r *session.Result) []sql.NullString {
 }
 
 // Explain returns the rows of a statement's plan without running the statement.
-func (x Session) Explain(ctx context.Context, st *backends.Statement) (rows [][]sql.NullString, err error) {
+func (s Session) Explain(ctx context.Context, st *backends.Statement) (rows [][]sql.NullString, err error) {
 	var p session.Script
 	p.Each(func(r *session.Result) { rows = append(rows, texts(r)) }, explain)
 	if err := dialect.Append(&p, st.Text, st.Args); err != nil {
 		return nil, err
 	}
-	err = x.c.Run(ctx, &p)
+	err = s.c.Run(ctx, &p)
 	return rows, err
 }
 
 // ExplainClaim returns the rows of the plans of the statements that find jobs of the queue, with the Store's
 // current cursors.
-func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) (rows [][]sql.NullString, err error) {
-	err = x.s.finder.Explain(p, func(sql string, args []any) error {
-		more, err := x.Rows(ctx, explain+sql, args...)
+func (s Session) ExplainClaim(ctx context.Context, p backends.Policy) (rows [][]sql.NullString, err error) {
+	err = s.s.finder.Explain(p, func(sql string, args []any) error {
+		more, err := s.Rows(ctx, explain+sql, args...)
 		rows = append(rows, more...)
 		return err
 	})
@@ -123,7 +123,7 @@ func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) (rows [][]
 const explain = "EXPLAIN FORMAT=TRADITIONAL "
 
 // Broken reports whether the connection is unusable.
-func (x Session) Broken() bool { return x.c.Bad }
+func (s Session) Broken() bool { return s.c.Bad }
 
 // ErrorCode returns the server's number of an error, or 0 if the error is not the server's.
 func ErrorCode(err error) uint16 { return session.CodeOf(err) }

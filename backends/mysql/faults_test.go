@@ -34,7 +34,7 @@ func TestKilledSessions(t *testing.T) {
 				defer running.Add(-1)
 				for i := range each {
 					j := backends.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "%d-%d", w, i)}
-					_, answers[w][i] = s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j}}}})
+					_, answers[w][i] = s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j, j}}}})
 				}
 			})
 		}
@@ -78,12 +78,12 @@ type losesReply struct {
 	armed *atomic.Pointer[func()]
 }
 
-func (c losesReply) Read(b []byte) (int, error) {
-	if f := c.armed.Swap(nil); f != nil {
+func (l losesReply) Read(b []byte) (int, error) {
+	if f := l.armed.Swap(nil); f != nil {
 		(*f)()
 		return 0, io.ErrUnexpectedEOF
 	}
-	return c.Conn.Read(b)
+	return l.Conn.Read(b)
 }
 
 // TestLostIDs checks that a commit whose reply got lost isn't a success for the enqueue in it: the ids of its jobs are not known.
@@ -107,7 +107,7 @@ func TestLostIDs(t *testing.T) {
 			}
 		}
 		s.fault.Store(&hook)
-		res, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+		res, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 			backends.Ack{Leases: leasesOf(jobs)},
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("new")}}},
 		}})
@@ -138,7 +138,7 @@ func TestDeadlockIsRetried(t *testing.T) {
 			"SELECT 1 FROM qsidecar_jobs WHERE id = "+ids[1]+" FOR UPDATE")
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: leasesOf(jobs)}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Nack{Leases: leasesOf(jobs)}}})
 			done <- err
 		}()
 		other := connect(t, m, name)
@@ -198,7 +198,7 @@ func TestPackets(t *testing.T) {
 			}
 		}
 		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 4<<20)}}}
-		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{large}})
+		_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{large}})
 		if !backends.IsRefused(err) || !strings.Contains(err.Error(), "max_allowed_packet") {
 			t.Fatalf("answered %v", err)
 		}

@@ -13,13 +13,6 @@ import (
 // So a transaction runs with autocommit = 0 and starts with a savepoint. The end of its last packet releases
 // the savepoint, which fails if the transaction was aborted. After COMMIT the same packet reads the number of
 // the commit, which shows an abort between these two. This needs no further round trip.
-const (
-	galeraBegin = "SET autocommit = 0;\nSTART TRANSACTION;\nSAVEPOINT qsidecar_transaction"
-
-	// galeraRelease also stops the waiting for other nodes, which could fail after COMMIT.
-	galeraRelease = "SET wsrep_sync_wait = 0;\nRELEASE SAVEPOINT qsidecar_transaction"
-	galeraEnd     = "SET autocommit = 1, wsrep_sync_wait = 1"
-)
 
 const codeNoSavepoint = 1305
 
@@ -29,12 +22,14 @@ var errAborted = &mysql.MySQLError{Number: codeDeadlock, SQLState: [5]byte{'4', 
 // addGaleraCommit queues COMMIT with its checks.
 func (t *tx) addGaleraCommit() {
 	if !t.wrote {
-		t.Add("COMMIT;\n" + galeraEnd)
+		t.Add(t.s.sql.commit)
+		t.Add(t.s.sql.endGalera)
 		return
 	}
 	l := t.c.Counter
-	t.Add(galeraRelease + ";\nCOMMIT")
-	t.Each(func(*session.Result) { t.committed = true }, "SELECT 1")
+	t.Add(t.s.sql.releaseGalera)
+	t.Add(t.s.sql.commit)
+	t.Each(func(*session.Result) { t.committed = true }, t.s.sql.afterCommit)
 	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()
 		if err == nil && (!ok || uint64(r.Int(0)) != l.Number+1) {
@@ -42,5 +37,5 @@ func (t *tx) addGaleraCommit() {
 		}
 		return err
 	}, t.s.sql.committed, l.Handle)
-	t.Add(galeraEnd)
+	t.Add(t.s.sql.endGalera)
 }

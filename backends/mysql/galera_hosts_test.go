@@ -40,7 +40,7 @@ func TestGaleraHosts(t *testing.T) {
 	store := func() {
 		t.Helper()
 		testwait.Until(t, "an enqueue succeeds", func() bool {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: fmt.Sprint(stored)}}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: fmt.Sprint(stored)}}}}})
 			if err != nil && !backends.Retryable(err) {
 				t.Errorf("an enqueue: %v, want unavailable", err)
 			}
@@ -68,7 +68,7 @@ func TestGaleraHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	killAtCommit(t, s, second, true)
-	switch _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); {
+	switch _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); {
 	case err == nil: // repeated at another node
 		stored++
 	case !backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome):

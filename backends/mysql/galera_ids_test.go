@@ -27,7 +27,7 @@ func TestGaleraIDsWhileNodesChange(t *testing.T) {
 	jobs := []backends.NewJob{{Queue: "q", Payload: []byte("0")}, {Queue: "q", Payload: []byte("1"), Key: "k1", KeyTTL: time.Hour}, {Queue: "q", Payload: []byte("2"), Key: "k2", KeyTTL: time.Hour}}
 	results := make(chan backends.Results, 1)
 	go func() {
-		r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
+		r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
 		if err != nil {
 			t.Error(err)
 		}

@@ -142,7 +142,7 @@ func (l *ledger) work(t *testing.T, s *Store, host backends.Identity, worker str
 	}
 	l.mu.Unlock()
 	for len(jobs) > 0 {
-		r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
+		r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
 		if !l.answered(t, err) {
 			if !l.open() {
 				return

@@ -80,7 +80,7 @@ func openGroup(t *testing.T, settings map[string]string) *groupStore {
 
 // enqueue stores a job, once.
 func (g *groupStore) enqueue(ctx context.Context) error {
-	_, err := g.s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+	_, err := g.s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 	return err
 }
 
@@ -89,7 +89,7 @@ func (g *groupStore) store(t *testing.T) {
 	t.Helper()
 	job := backends.NewJob{Queue: "q", Key: fmt.Sprint(g.stored)}
 	testwait.Until(t, "an enqueue succeeds", func() bool {
-		_, err := g.s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job}}}})
+		_, err := g.s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job}}}})
 		if err != nil && !backends.Retryable(err) {
 			t.Errorf("an enqueue: %v, want unavailable", err)
 		}

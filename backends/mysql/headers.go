@@ -20,12 +20,12 @@ func (s *Store) repairHeaders(ctx context.Context, err error) bool {
 	var ids []int64
 	failed := access{s}.Transact(ctx, core.TxOptions{}, func(ctx context.Context, x core.Tx) error {
 		t := x.(*tx)
-		t.Ints(&ids, "SELECT id FROM qsidecar_jobs WHERE headers IS NOT NULL AND COALESCE(JSON_TYPE(headers), '') <> 'OBJECT' LIMIT 1000")
+		t.Ints(&ids, s.sql.unreadableHeaders)
 		if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 			return err
 		}
 		t.wrote = true
-		t.Add("UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (" + session.List(ids) + ")")
+		t.Add(s.sql.replaceHeaders, session.IDs(ids))
 		return nil
 	})
 	if failed == nil && len(ids) > 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -60,7 +59,10 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
 	}, t.s.sql.queuesClaimed)
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
-		letter := segmentOf[state]
+		letter, sql := segmentOf[state], t.s.sql.queuesOthers
+		if state == backends.StateReady {
+			sql = t.s.sql.queuesReady
+		}
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
 			t.Each(func(r *session.Result) {
 				c := core.Counted{Queue: r.Text(0)[1:], State: state, N: r.Int(1)}
@@ -68,7 +70,7 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 					c.Oldest = age(r.Instant(3), r.Instant(2))
 				}
 				all = append(all, c)
-			}, segmentsSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
+			}, sql, letter+after.Queue, string(letter[0]+1), limit)
 			err = t.Flush(ctx)
 			return all, err
 		}); err != nil {
@@ -77,17 +79,6 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 	}
 	all, alone = tally.All()
 	return all, alone, nil
-}
-
-// segmentsSQL returns the query that counts the rows by `segment` and urgency, in each `segment` after one,
-// up to a limit of rows. Within a group, positions are given in the order in which rows become ready.
-func segmentsSQL(state backends.State, clock string) string {
-	first := "NULL"
-	if state == backends.StateReady {
-		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) WHERE j.segment = g.segment AND j.urgency = g.urgency ORDER BY j.sort_key, j.id LIMIT 1)"
-	}
-	return "SELECT g.segment, g.n, " + first + ", " + clock + " FROM (SELECT p.segment, p.urgency, COUNT(*) AS n FROM (SELECT segment, urgency FROM " + table.Jobs +
-		" WHERE segment > ? AND segment < ? ORDER BY segment, urgency LIMIT ?) AS p GROUP BY p.segment, p.urgency) AS g ORDER BY g.segment, g.urgency"
 }
 
 // counting returns the query that counts the rows of a queue in a state, up to a limit.
@@ -111,22 +102,14 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	st.Queue = queue
 	n := core.Counts(st)
 	states := []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
-	var sql strings.Builder
-	var args []any
-	for _, state := range states {
-		count, more := t.s.sql.counting(state, queue, backends.StatsExact+1)
-		sql.WriteString("(" + count + "), ")
-		args = append(args, more...)
-	}
-	args = append(args, queue, queue)
+	const limit = backends.StatsExact + 1
 	t.Each(func(r *session.Result) {
 		for i, state := range states {
 			*n[state] = r.Int(i)
 		}
 		st.Paused = r.Int(5) != 0
 		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
-	}, "SELECT "+sql.String()+"EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused), "+
-		"(SELECT MIN(claimed_at) FROM "+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ?), "+t.s.sql.clock, args...)
+	}, t.s.sql.stats, "r"+queue, limit, "s"+queue, limit, queue, limit, "d"+queue, limit, "x"+queue, limit, queue, queue)
 }
 
 // oldest reads the first row of each priority. Within a priority, positions are given in the order in
@@ -157,8 +140,6 @@ func age(now, at session.Instant) time.Duration {
 	return max(time.Duration(now-at)*time.Microsecond, time.Millisecond)
 }
 
-const sizes = "SELECT id, " + table.Bytes + " + COALESCE(LENGTH(result), 0) FROM "
-
 // listPlace is the position in the index of the job after which a list continues. Of a claimed job it has only
 // claimed and id.
 type listPlace struct {
@@ -171,41 +152,36 @@ type listPlace struct {
 var listStart = listPlace{urgency: cursor.Beginning.Urgency, claimed: 1}
 
 // following returns the condition that a row of a `segment` comes after p.
-func (p listPlace) following() string {
-	rest := fmt.Sprintf("sort_key IS NULL AND id > %d OR urgency = %d AND sort_key IS NOT NULL", p.id, p.urgency)
-	if p.sortKey != nil {
-		rest = fmt.Sprintf("sort_key = %d AND id > %d OR urgency = %d AND sort_key > %[1]d", *p.sortKey, p.id, p.urgency)
+func (l listPlace) following() session.Part {
+	rest := fmt.Sprintf("sort_key IS NULL AND id > %d OR urgency = %d AND sort_key IS NOT NULL", l.id, l.urgency)
+	if l.sortKey != nil {
+		rest = fmt.Sprintf("sort_key = %d AND id > %d OR urgency = %d AND sort_key > %[1]d", *l.sortKey, l.id, l.urgency)
 	}
-	return fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)
+	return session.Part{SQL: fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", l.urgency, rest)}
 }
 
 // preceding returns the condition that a row of a `segment` without urgencies comes before p, or TRUE at the start.
-func (p listPlace) preceding() string {
-	if p.sortKey == nil {
-		return "urgency = 0"
+func (l listPlace) preceding() session.Part {
+	if l.sortKey == nil {
+		return session.Part{SQL: "urgency = 0"}
 	}
-	return fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *p.sortKey, p.id)
-}
-
-// newest returns the query for the next rows of a `segment` from p on, the newest first.
-func (p listPlace) newest() string {
-	return sizes + table.Jobs + " WHERE segment = ? AND " + p.preceding() + " ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT ?"
+	return session.Part{SQL: fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *l.sortKey, l.id)}
 }
 
 // Place implements core.Reader. The job can be in another state than p.State by now.
 func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
-	from, columns := listStart, "0, 0"
+	from, sql := listStart, t.s.sql.placeClaimed
 	switch p.State {
 	case backends.StateReady:
-		columns = "-priority, position"
+		sql = t.s.sql.placeReady
 	case backends.StateScheduled:
-		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)"
+		sql = t.s.sql.placeScheduled
 	case backends.StateDone, backends.StateDead:
-		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)"
+		sql = t.s.sql.placeFinished
 	}
 	t.Each(func(r *session.Result) {
 		found, from = true, listPlace{urgency: int32(r.Int(0)), sortKey: r.Optional(1), claimed: max(r.Instant(2), 1), id: id}
-	}, "SELECT "+columns+", claimed_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
+	}, sql, id, p.Queue)
 	err = t.Flush(ctx)
 	return from, found, err
 }
@@ -220,7 +196,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	switch {
 	case ids != nil:
 		bytes := map[int64]int64{}
-		t.Each(func(r *session.Result) { bytes[r.Int(0)] = r.Int(1) }, sizes+"qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND queue = ?", p.Queue)
+		t.Each(func(r *session.Result) { bytes[r.Int(0)] = r.Int(1) }, t.s.sql.chosen, session.IDs(ids), p.Queue)
 		err := t.Flush(ctx)
 		for _, id := range ids {
 			if n, ok := bytes[id]; ok {
@@ -229,12 +205,11 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		}
 		return err
 	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
-		t.Each(read, t.s.sql.peekClaimed,
-			p.Queue, from.claimed, from.claimed, from.id, p.Max)
+		t.Each(read, t.s.sql.peekClaimed, p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	case p.Newest:
-		t.Each(read, from.newest(), segmentOf[p.State]+p.Queue, p.Max)
+		t.Each(read, t.s.sql.peekNewest, segmentOf[p.State]+p.Queue, from.preceding(), p.Max)
 	default:
-		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
+		t.Each(read, t.s.sql.peek, segmentOf[p.State]+p.Queue, from.following(), p.Max)
 	}
 	return t.Flush(ctx)
 }
@@ -252,13 +227,12 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 	for i, id := range ids {
 		order[id] = i
 	}
-	t.Each(func(r *session.Result) { views = append(views, readView(r)) }, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
-		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND queue = ?", queue)
+	t.Each(func(r *session.Result) { views = append(views, readView(r)) }, t.s.sql.view, session.IDs(ids), queue)
 	failures := map[string][]backends.Failure{}
 	t.Each(func(r *session.Result) {
 		id := core.ID(r.Int(0))
 		failures[id] = append(failures[id], backends.Failure{Attempt: int(r.Int(1)), Cause: backends.Cause(r.Text(2)), Message: r.Text(3), At: r.Instant(4).Time()})
-	}, "SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN ("+session.List(ids)+") ORDER BY job, fence")
+	}, t.s.sql.failures, session.IDs(ids))
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
 	}

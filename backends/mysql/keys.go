@@ -23,7 +23,7 @@ type keyRow struct {
 }
 
 // free reports whether a new job can use the key.
-func (m *keyRow) free(now session.Instant) bool { return m.job == 0 || m.expires <= now }
+func (k *keyRow) free(now session.Instant) bool { return k.job == 0 || k.expires <= now }
 
 // lockKeys queues statements that create missing rows of keys, lock all of them, and read them, in their
 // order. They put a row for each key into `into`.
@@ -37,22 +37,19 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	}
 	t.wrote = true
 	for part := range slices.Chunk(keys, keysAtOnce) {
-		n, args := len(part), argsOf(part)
-		t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
-			" ON DUPLICATE KEY UPDATE job = job", args...)
+		any := t.anyKey(part)
+		t.Add(t.s.sql.insertMissingKeys, session.Part{SQL: repeated(t.s.sql.missingKey, ", ", len(part)), Args: any.Args})
 		t.Each(func(r *session.Result) {
 			m := &keyRow{job: r.Int(2), state: backends.State(r.Text(3)), expires: r.Instant(4)}
 			into[jobKey{r.Text(0), r.Text(1)}] = m
-		}, "SELECT queue, `key`, job, state, expires_at FROM "+keysTable+" WHERE "+anyKey("", n)+" FOR UPDATE", args...)
-		// A job that has not ended is in some state, or was deleted by hand.
+		}, t.s.sql.lockKeys, any)
 		t.Each(func(r *session.Result) {
 			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
 				if m.state = backends.State(r.Text(2)); m.state != backends.StateDeleted {
 					m.expires = forever
 				}
 			}
-		}, "SELECT k.queue, k.`key`, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
-			"WHERE ("+anyKey("k.", n)+") AND k.state IS NULL", args...)
+		}, t.s.sql.statesOfKeys, any)
 	}
 }
 
@@ -60,63 +57,53 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 // transaction has locked one of them. No transaction waits for a key while it has others locked: an application
 // that stores keys in another order would be the victim of that deadlock. The keys are sorted.
 func (t *tx) lockExistingKeys(keys []jobKey) {
-	for part := range slices.Chunk(keys, keysAtOnce) {
-		t.eachKey(func(*session.Result) {}, part, "SELECT job FROM "+keysTable, " FOR UPDATE NOWAIT")
-	}
+	t.eachKey(func(*session.Result) {}, keys, t.s.sql.lockExistingKeys)
 }
 
 // eachKey queues a query for the rows of keys.
-func (t *tx) eachKey(f func(r *session.Result), keys []jobKey, query, tail string) {
-	t.makeRoom(1024 * int64(len(keys)))
-	t.Each(f, query+" WHERE "+anyKey("", len(keys))+tail, argsOf(keys)...)
+func (t *tx) eachKey(f func(r *session.Result), keys []jobKey, query string) {
+	for part := range slices.Chunk(keys, keysAtOnce) {
+		t.makeRoom(1024 * int64(len(part)))
+		t.Each(f, query, t.anyKey(part))
+	}
 }
-
-// keysTable is the table of keys for statements that lock rows. They lock, or fail at, all rows that they scan. The server
-// scans only the keys that they name, in the order of the index, if they have no ORDER BY and read the column job.
-const keysTable = "qsidecar_keys FORCE INDEX (PRIMARY)"
 
 func compareKeys(a, b jobKey) int {
 	return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.key, b.key))
 }
 
-// argsOf returns the arguments of anyKey.
-func argsOf(keys []jobKey) []any {
+// keysAtOnce is the largest number of keys in a condition.
+const keysAtOnce = 200
+
+// anyKey returns the condition that a row has one of the keys.
+func (t *tx) anyKey(keys []jobKey) session.Part {
 	args := make([]any, 0, 2*len(keys))
 	for _, key := range keys {
 		args = append(args, key.queue, []byte(key.key))
 	}
-	return args
+	return session.Part{SQL: repeated(t.s.sql.oneKey, " OR ", len(keys)), Args: args}
 }
 
-// keysAtOnce is the largest number of keys in a condition.
-const keysAtOnce = 200
-
-// anyKey returns the condition that a row has one of n keys.
-func anyKey(table string, n int) string {
-	return strings.TrimSuffix(strings.Repeat("("+table+"queue = ? AND "+table+"`key` = ?) OR ", n), " OR ")
+// repeated returns n copies of a text with a separator between them.
+func repeated(text, separator string, n int) string {
+	return strings.TrimSuffix(strings.Repeat(text+separator, n), separator)
 }
 
 const forever = session.Instant(1<<63 - 1)
 
 // takeKeys queues a statement that stores the ids of new jobs in the rows of their keys. The statement before it inserted the jobs. The
 // transaction has locked the rows of the keys.
-func (t *tx) takeKeys(jobs []newJob, step, clock string) {
-	first := true
+func (t *tx) takeKeys(jobs []newJob, now any) {
+	var args []any
+	n := 0
 	for i := range jobs {
-		j := &jobs[i]
-		if j.Key == "" {
-			continue
+		if j := &jobs[i]; j.Key != "" {
+			args = append(args, j.Queue, []byte(j.Key), int64(i), now, 1000*core.MS(j.KeyTTL))
+			n++
 		}
-		if first {
-			t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, state, expires_at) VALUES ")
-		} else {
-			t.Text(", ")
-		}
-		first = false
-		t.Text("(?, ?, LAST_INSERT_ID() + ? * "+step+", NULL, "+clock+" + INTERVAL ? MICROSECOND)", j.Queue, []byte(j.Key), int64(i), 1000*core.MS(j.KeyTTL))
 	}
-	if !first {
-		t.Text(" ON DUPLICATE KEY UPDATE job = VALUES(job), state = NULL, expires_at = VALUES(expires_at)")
+	if n > 0 {
+		t.Add(t.s.sql.takeKeys, session.Part{SQL: repeated(t.s.sql.takenKey, ", ", n), Args: args})
 	}
 }
 
@@ -124,13 +111,12 @@ func (t *tx) takeKeys(jobs []newJob, step, clock string) {
 func (t *tx) endKeys(jobs []*job) {
 	byID := slices.SortedFunc(slices.Values(jobs), compareIDs)
 	t.makeRoom(1024 * int64(len(jobs)))
-	t.Add("UPDATE qsidecar_keys FORCE INDEX (PRIMARY) SET ")
-	t.set("state", "job, "+idsOf(byID), byID, func(j *job) any { return string(j.Change.State) })
-	next := " WHERE "
+	var args []any
 	for _, j := range jobs {
-		t.Text(next+"queue = ? AND `key` = ? AND job = ?", j.Queue, []byte(j.Key), j.ID)
-		next = " OR "
+		args = append(args, j.Queue, []byte(j.Key), j.ID)
 	}
+	t.Add(t.s.sql.endKeys, byRow("job, "+idsOf(byID), byID, func(j *job) any { return string(j.Change.State) }),
+		session.Part{SQL: repeated(t.s.sql.oneKeyOfJob, " OR ", len(jobs)), Args: args})
 }
 
 // takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.

@@ -73,12 +73,12 @@ func join(t testing.TB, s *Store, host backends.Identity) {
 	}
 }
 
-func claimOf(host backends.Identity, n int, from uint64) backends.Batch {
+func claimOf(host backends.Identity, n int, from uint64) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Minute}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
 	}
-	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 }
 
 // claimJobs claims up to n jobs of "q".
@@ -100,7 +100,7 @@ func leasesOf(jobs []backends.Job) (l []backends.Lease) {
 
 func write(t testing.TB, s *Store, w backends.Write) backends.WriteResult {
 	t.Helper()
-	r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{w}})
 	if err != nil {
 		t.Fatalf("%T: %v", w, err)
 	}

@@ -26,7 +26,7 @@ func TestManyChangesInOneCommit(t *testing.T) {
 				t.Errorf("%s: %d rows, want %d", what, n, want)
 			}
 		}
-		commit := func(b backends.Batch) backends.Results {
+		commit := func(b backends.CommitContent) backends.Results {
 			t.Helper()
 			r, err := s.Commit(t.Context(), b)
 			if err != nil {
@@ -53,12 +53,12 @@ func TestManyChangesInOneCommit(t *testing.T) {
 		if len(claimed) != jobs {
 			t.Fatalf("%d jobs claimed", len(claimed))
 		}
-		commit(backends.Batch{Host: me, Writes: manyExtends(claimed, me)})
+		commit(backends.CommitContent{Host: me, Writes: manyExtends(claimed, me)})
 		count("timed leases", 334, "WHERE {i} % 3 = 0 AND lease_ms = (1000 + {i}) * 1000 AND due_at IS NOT NULL")
 		count("session leases", 666, "WHERE {i} % 3 > 0 AND lease_ms IS NULL AND due_at IS NULL AND owner = -1152921504606846975")
 		count("workers", 333, "WHERE {i} % 3 = 1 AND worker <=> IF({i} % 2 = 0, NULL, CONCAT('ключ 🔑''?', {i}))")
 
-		commit(backends.Batch{Host: me, Writes: manySettles(claimed)})
+		commit(backends.CommitContent{Host: me, Writes: manySettles(claimed)})
 		const keyed = "JOIN qsidecar_keys k ON k.job = j.id "
 		const failed = keyed + "JOIN qsidecar_failures f ON f.job = j.id AND f.message = last_error "
 		count("acks", 200, keyed+"WHERE {i} % 5 = 0 AND j.state = 'done' AND result IS NULL AND k.state = 'done'")
@@ -66,7 +66,7 @@ func TestManyChangesInOneCommit(t *testing.T) {
 		count("dead jobs", 200, failed+"WHERE {i} % 5 = 2 AND j.state = 'dead' AND last_error = '' AND k.state = 'dead'")
 		count("nacks", 200, failed+"WHERE {i} % 5 = 1 AND j.state = IF({i} % 7 = 0, 'ready', 'scheduled') AND last_error LIKE CONCAT({i}, ' %') AND k.state IS NULL")
 		count("releases", 200, "WHERE {i} % 5 = 4 AND last_error <=> IF({i} % 2 = 0, NULL, CONCAT('m', {i}))")
-		count("expiry times", 400, "JOIN qsidecar_expiring e ON e.job = j.id AND e.expires_at = j.expires_at")
+		count("expiry times", 400, "JOIN qsidecar_expiring e ON e.job = j.id AND e.prune_at = j.prune_at")
 	})
 }
 

@@ -17,7 +17,7 @@ func TestKeyInAnOpenTransaction(t *testing.T) {
 		s := open(t, Options{URL: m.URL(name)})
 		c := connect(t, m, name)
 		runSQL(t, c, "BEGIN", "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES ('q', 'k', 7, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR)")
-		b := backends.Batch{Writes: []backends.Write{
+		b := backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: "k"}}},
 		}}
 		ctx := testwait.Context(t)

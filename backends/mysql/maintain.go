@@ -73,57 +73,57 @@ func newDueRows(q core.DueQuery) *dueRows {
 	return x
 }
 
-func (x *dueRows) read(r *session.Result) {
+func (d *dueRows) read(r *session.Result) {
 	name, n := r.Text(1), r.Int(2)
 	switch r.Text(0) {
 	case "now":
-		x.now, x.At = n, *timeOf(n)
+		d.now, d.At = n, *timeOf(n)
 	case "arrived":
-		x.Promote, x.details.arrived = true, true
+		d.Promote, d.details.arrived = true, true
 	case "scheduled":
-		x.scheduled = append(x.scheduled, segmentStart{name, n})
+		d.scheduled = append(d.scheduled, segmentStart{name, n})
 	case "due":
-		x.due = append(x.due, segmentStart{name, n})
+		d.due = append(d.due, segmentStart{name, n})
 	case "alive":
-		x.alive = append(x.alive, n)
+		d.alive = append(d.alive, n)
 	case "dead":
-		x.Dead, x.details.dead = true, append(x.details.dead, n)
+		d.Dead, d.details.dead = true, append(d.details.dead, n)
 	case "owner":
-		x.Lost = []int64{n}
+		d.Lost = []int64{n}
 	case "never":
-		x.Never = n
+		d.Never = n
 	case "expired":
-		x.Jobs = timeOf(n)
+		d.Jobs = timeOf(n)
 	case "keys":
-		x.Keys = timeOf(n)
+		d.Keys = timeOf(n)
 	case "ready", "requeues":
-		switch i, ok := x.waiting[name]; {
+		switch i, ok := d.waiting[name]; {
 		case !ok:
 		case r.Text(0) == "ready":
-			x.Ready[i] = true
+			d.Ready[i] = true
 		default:
-			x.Returns[i] = n
+			d.Returns[i] = n
 		}
 	}
 }
 
 // result converts the rows to a core.Due.
-func (x *dueRows) result() core.Due {
-	x.details.scheduled, x.RunAt = x.overdue(x.scheduled)
-	x.details.due, x.DueAt = x.overdue(x.due)
-	x.Lost = slices.DeleteFunc(x.Lost, func(owner int64) bool { return owner == 0 || slices.Contains(x.alive, owner) })
-	x.MoreLost, x.Details = len(x.Lost) > 0, x.details
-	return x.Due
+func (d *dueRows) result() core.Due {
+	d.details.scheduled, d.RunAt = d.overdue(d.scheduled)
+	d.details.due, d.DueAt = d.overdue(d.due)
+	d.Lost = slices.DeleteFunc(d.Lost, func(owner int64) bool { return owner == 0 || slices.Contains(d.alive, owner) })
+	d.MoreLost, d.Details = len(d.Lost) > 0, d.details
+	return d.Due
 }
 
 // overdue returns each `segment` whose first job is due, and the time of the first job of all.
-func (x *dueRows) overdue(all []segmentStart) (segments []string, first *time.Time) {
+func (d *dueRows) overdue(all []segmentStart) (segments []string, first *time.Time) {
 	slices.SortFunc(all, func(a, b segmentStart) int { return cmp.Compare(a.sortKey, b.sortKey) })
 	for _, p := range all {
 		if p.sortKey == int64(forever) {
 			continue
 		}
-		if p.sortKey <= x.now {
+		if p.sortKey <= d.now {
 			segments = append(segments, p.segment)
 		}
 		if first == nil {
@@ -138,37 +138,26 @@ func timeOf(micros int64) *time.Time {
 	return &t
 }
 
-// ownerSegment is the expression for the `segment` of a sidecar's claims.
-const ownerSegment = `CONVERT(CONCAT('c', LPAD(HEX(h.sidecar), 16, '0')) USING ascii) COLLATE ascii_bin`
-
 // queryDue queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
 func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
-	s := t.s
-	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
-	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }
-	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment = 'n' LIMIT 1) AS x")
-	names := []any{""} // no queue's name, so that the list is never empty
-	for _, queue := range q.Waiting {
-		names = append(names, queue)
+	sql := t.s.sql
+	t.Each(x.read, sql.dueNow)
+	part := func(sql string, args ...any) {
+		t.Text("\nUNION ALL ")
+		t.Text(sql, args...)
 	}
-	among := "queue IN (" + session.Marks(len(names)) + ")"
+	part(sql.dueArrived)
 	if !q.Watched {
-		part("SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars")
+		part(sql.dueSidecars)
 	}
-	t.queryFirstDue(q, among, names, part)
+	t.queryFirstDue(q, part)
 	if q.Owners {
-		part("SELECT 'owner', '', x.owner FROM (SELECT " + table.NoPushdown + "owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
+		part(sql.dueOwner, otherOwners(alive))
 	}
 	if q.Prune {
-		// `sort_key` is NULL for a date that does not exist, which a session that is not strict can store.
-		part("SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
-			"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key IS NULL LIMIT 1) AS id FROM qsidecar_queues AS q) AS x WHERE x.id IS NOT NULL")
-		first := func(what, column, table string, from time.Time) {
-			part("SELECT ?, '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at) FROM (SELECT "+column+" AS at FROM "+table+" WHERE "+column+" >= ? AND "+column+" <= "+
-				s.sql.clock+" ORDER BY "+column+" LIMIT 1) AS x", what, since(from))
-		}
-		first("expired", "expires_at", "qsidecar_expiring", q.JobsFrom)
-		first("keys", "prune_at", "qsidecar_keys FORCE INDEX (qsidecar_keys_expiring)", q.KeysFrom)
+		part(sql.dueNever)
+		part(sql.dueExpired, since(q.JobsFrom))
+		part(sql.dueKeys, since(q.KeysFrom))
 	}
 	if len(q.Waiting) == 0 {
 		return
@@ -178,9 +167,9 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		segments[p.Queue] = append(segments[p.Queue], p.Segment)
 	}
 	for i, queue := range q.Waiting {
-		part("(SELECT "+table.NoPushdown+"'ready', ?, 1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1)", queue, "r"+queue, "r"+queue)
+		part(sql.dueReady, queue, "r"+queue, "r"+queue, session.Part{SQL: table.Within(segments[i])})
 	}
-	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE "+among, names...)
+	part(sql.dueRequeues, session.Texts(q.Waiting))
 }
 
 // mostParts is for how many queues queryFirstDue has a SELECT each. The server needs some 70 µs to plan one.
@@ -190,41 +179,32 @@ const mostParts = 16
 // for each of them. It also passes all index entries of jobs that are gone and can't be purged yet, because the server doesn't use
 // DueFrom for a condition on another table's row. A watched sidecar searches only its own claims and waiting queues, and from
 // DueFrom on.
-func (t *tx) queryFirstDue(q core.DueQuery, among string, names []any, part func(sql string, args ...any)) {
-	from := "IS NOT NULL"
+func (t *tx) queryFirstDue(q core.DueQuery, part func(sql string, args ...any)) {
+	sql, from := t.s.sql, session.Part{SQL: "IS NOT NULL"}
 	if !q.DueFrom.IsZero() {
-		from = ">= " + strconv.FormatInt(q.DueFrom.UnixMicro(), 10)
+		from = session.Part{SQL: ">= " + strconv.FormatInt(q.DueFrom.UnixMicro(), 10)}
 	}
-	one := func(kind, name, segment string) {
-		part("(SELECT "+table.NoPushdown+"'"+kind+"', ?, sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+
-			" AND urgency = 0 AND sort_key "+from+" ORDER BY "+table.SegmentOrder+" LIMIT 1)", name, segment, segment)
-	}
-	each := func(kind, name, segment, of string, args ...any) {
-		part("SELECT '"+kind+"', x.name, x.sort_key FROM (SELECT "+name+" AS name, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
-			"WHERE j.segment = "+segment+" AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key "+
-			"FROM "+of+") AS x WHERE x.sort_key IS NOT NULL", args...)
-	}
-	const scheduled = "CONCAT('s', qsidecar_queues.queue)"
 	if !q.Watched {
-		each("scheduled", "qsidecar_queues.queue", scheduled, "qsidecar_queues")
-		each("due", ownerSegment, ownerSegment, "(SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h")
+		part(sql.dueScheduled, from)
+		part(sql.dueClaimed, from)
 		return
 	}
 	if len(q.Waiting) > mostParts {
-		each("scheduled", "qsidecar_queues.queue", scheduled, "qsidecar_queues WHERE "+among, names...)
+		part(sql.dueScheduledAmong, from, session.Texts(q.Waiting))
 	} else {
 		for _, queue := range q.Waiting {
-			one("scheduled", queue, "s"+queue)
+			part(sql.dueScheduledOf, queue, "s"+queue, "s"+queue, from)
 		}
 	}
 	for _, owner := range slices.Compact([]int64{int64(q.Host), 0}) {
-		one("due", table.OwnerSegment(owner), table.OwnerSegment(owner))
+		segment := table.OwnerSegment(owner)
+		part(sql.dueClaimedOf, segment, segment, segment, from)
 	}
 }
 
 // otherOwners returns the condition that a `segment` holds claims of an owner that is not one of the hosts.
 // It consists of the gaps between the values of `segment` of the hosts.
-func otherOwners(hosts []int64) string {
+func otherOwners(hosts []int64) session.Part {
 	segments := []string{table.OwnerSegment(0)}
 	for _, h := range hosts {
 		segments = append(segments, table.OwnerSegment(h))
@@ -235,7 +215,7 @@ func otherOwners(hosts []int64) string {
 		ors = append(ors, "segment > '"+from+"' AND segment < '"+segment+"'")
 		from = segment
 	}
-	return "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < 'd'"), " OR ") + ")"
+	return session.Part{SQL: "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < 'd'"), " OR ") + ")"}
 }
 
 // MarkDead implements core.Maintainer.
@@ -262,7 +242,7 @@ func (t *tx) lockFound(ctx context.Context, ids *[]int64, only []int64, limit in
 	}
 	*ids = among(*ids, only)
 	*ids = (*ids)[:min(limit, len(*ids))]
-	rows, err = t.lockRows(ctx, *ids, t.s.sql.skip)
+	rows, err = t.lockRows(ctx, *ids, t.s.sql.lockFree)
 	return rows, len(*ids), err
 }
 
@@ -300,7 +280,7 @@ func (t *tx) withQueues(ctx context.Context, ids *[]int64, limit int) (all []cor
 		return nil, err
 	}
 	t.Each(func(r *session.Result) { all = append(all, core.Found{ID: r.Int(0), Queue: r.Text(1)}) },
-		"SELECT id, queue FROM qsidecar_jobs WHERE id IN ("+session.List((*ids)[:min(limit, len(*ids))])+")")
+		t.s.sql.queuesOf, session.IDs((*ids)[:min(limit, len(*ids))]))
 	return all, t.Flush(ctx)
 }
 
@@ -353,7 +333,7 @@ func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted
 	if len(later) > 0 {
 		t.wrote = true
 		slices.Sort(later)
-		t.Add("UPDATE " + table.ByID + " SET state = 'scheduled' WHERE id IN (" + session.List(later) + ")")
+		t.Add(t.s.sql.scheduleArrived, session.IDs(later))
 	}
 	t.promote(ready, promoted)
 	t.register(queues)
@@ -370,12 +350,12 @@ func (t *tx) promote(all []*job, promoted func(queue string)) {
 	for _, j := range all {
 		promoted(j.Queue)
 	}
-	t.makeReady(all, 0, "run_at = NULL")
+	t.makeReady(all, 0, t.s.sql.promote)
 }
 
-// makeReady queues the UPDATE that makes jobs ready. They get new positions in the order of the list, from the
-// first one on. It also sets other columns.
-func (t *tx) makeReady(all []*job, first int, set string) {
+// makeReady queues an UPDATE that makes jobs ready. They get new positions in the order of the list, from the
+// first one on. more are the values of other columns.
+func (t *tx) makeReady(all []*job, first int, sql string, more ...any) {
 	if len(all) == 0 {
 		return
 	}
@@ -389,8 +369,7 @@ func (t *tx) makeReady(all []*job, first int, set string) {
 	for i, id := range ids {
 		ranks[i] = rank[id]
 	}
-	t.Add("UPDATE "+table.ByID+" SET state = 'ready', ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+table.Among(ids, ranks)+
-		", "+set+" WHERE id IN ("+session.List(ids)+")", t.now)
+	t.Add(sql, slices.Concat([]any{t.now, table.Among(ids, ranks)}, more, []any{session.IDs(ids)})...)
 }
 
 // LockDue implements core.Maintainer.
@@ -425,7 +404,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	if err := t.Flush(ctx); err != nil || alive {
 		return nil, 0, err
 	}
-	found, err := t.lockRows(ctx, ids, t.s.sql.skip)
+	found, err := t.lockRows(ctx, ids, t.s.sql.lockFree)
 	for _, j := range found {
 		if j.state == backends.StateClaimed && int64(j.Owner) == owner {
 			j.Cause = backends.CauseSidecarLost
@@ -503,7 +482,7 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, onl
 		return nil
 	}
 	b.found = len(ids)
-	rows, err := t.lockRows(ctx, ids, s.sql.skip)
+	rows, err := t.lockRows(ctx, ids, s.sql.lockFree)
 	if err != nil {
 		return err
 	}
@@ -525,25 +504,23 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, onl
 	b.deleted = len(over)
 	if len(over) > 0 { // their rows in qsidecar_keys have their final state already
 		t.wrote = true
-		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(over) + ")")
+		t.Add(s.sql.deleteDone, session.IDs(over))
 	}
 	if len(failed) > 0 {
-		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
+		t.Add(s.sql.deleteFailures, session.IDs(failed))
 	}
 	if ids = slices.DeleteFunc(ids, func(id int64) bool { _, is := slices.BinarySearch(locked, id); return is }); len(ids) == 0 {
 		return nil
 	}
-	// This is one walk along the primary key. Between the first and the last row there are only rows of
-	// these jobs, of locked jobs, and new ones.
 	t.wrote = true
-	t.Add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+session.List(ids)+")", first, b.last)
+	t.Add(s.sql.deleteExpiring, first, b.last, session.IDs(ids))
 	return nil
 }
 
 // existing returns which of the jobs exist, locked or not, in ascending order.
 func (t *tx) existing(ctx context.Context, ids []int64) (found []int64, err error) {
 	if len(ids) > 0 {
-		t.Ints(&found, "SELECT id FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") ORDER BY id")
+		t.Ints(&found, t.s.sql.existing, session.IDs(ids))
 		err = t.Flush(ctx)
 	}
 	return found, err
@@ -565,12 +542,8 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, mos
 	t.wrote = true
 	for _, queue := range slices.Sorted(maps.Keys(over)) {
 		slices.SortFunc(over[queue], bytes.Compare)
-		args := []any{queue, t.now}
-		for _, k := range over[queue] {
-			args = append(args, k)
-		}
-		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND prune_at <= ? AND `key` IN ("+session.Marks(len(args)-2)+")", args...)
-		t.Each(func(r *session.Result) { b.deleted += int(r.Int(0)) }, "SELECT ROW_COUNT()")
+		t.Add(s.sql.pruneKeys, queue, t.now, session.Texts(over[queue]))
+		t.Each(func(r *session.Result) { b.deleted += int(r.Int(0)) }, s.sql.rowCount)
 	}
 	return t.Flush(ctx)
 }

@@ -90,7 +90,7 @@ func ackAtLateMember(t *testing.T, g *testserver.Group) {
 	}
 	answered := make(chan error, 1)
 	go func() {
-		r, err := stores[1].Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
+		r, err := stores[1].Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(jobs)}}})
 		if err == nil && len(r.Writes[0].Lost) > 0 {
 			err = fmt.Errorf("the ack lost %v", r.Writes[0].Lost)
 		}

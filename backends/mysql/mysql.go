@@ -161,7 +161,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
 	s.dialer.Moved, s.dialer.Refused, s.dialer.PacketChanged = s.moved, s.refused, s.pool.Retire
-	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run,
+	s.finder = claim.Finder{Cursors: &s.Cursors, SQL: s.sql.claims, Skip: s.dialer.Server.SkipLocked, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run,
 		Now: func() time.Time { return s.LocalTime() }}
 	if o.ReadOnly {
 		return s, nil

@@ -17,8 +17,8 @@ import (
 // (1235). It replaces the function's name in what is sent by the name of a function that fails. No such server was available.
 type noUserLocks struct{ net.Conn }
 
-func (c noUserLocks) Write(b []byte) (int, error) {
-	return c.Conn.Write(bytes.ReplaceAll(b, []byte("GET_LOCK("), []byte("GET_L0CK(")))
+func (n noUserLocks) Write(b []byte) (int, error) {
+	return n.Conn.Write(bytes.ReplaceAll(b, []byte("GET_LOCK("), []byte("GET_L0CK(")))
 }
 
 func refuseLocks(t *testing.T, m *testserver.MySQL, name string, code int) Options {

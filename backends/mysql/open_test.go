@@ -311,13 +311,13 @@ func TestSilentServer(t *testing.T) {
 // vtgate passes queries on to its MySQL, except the one for the version, if that is alone in its packet.
 type vtgate struct{ net.Conn }
 
-func (c vtgate) Write(b []byte) (int, error) {
+func (v vtgate) Write(b []byte) (int, error) {
 	const asked, passedOn = "SELECT @@version", "SELECT '8.0.30-Vitess'"
 	if len(b) > 5 && string(b[5:]) == asked {
-		_, err := c.Conn.Write(append([]byte{byte(1 + len(passedOn)), 0, 0, b[3], b[4]}, passedOn...))
+		_, err := v.Conn.Write(append([]byte{byte(1 + len(passedOn)), 0, 0, b[3], b[4]}, passedOn...))
 		return len(b), err
 	}
-	return c.Conn.Write(b)
+	return v.Conn.Write(b)
 }
 
 // TestVitessIsRefused checks that a vtgate in front of a MySQL is recognized.
@@ -347,7 +347,7 @@ func TestServerBecomesAnother(t *testing.T) {
 		} {
 			s.dialer.Server = other
 			s.pool.Retire()
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 			works := name == "of a group" || name == "an older one" && was.SkipLocked // these statements are right for it too
 			if works != (err == nil) || !works && (!backends.IsUnreachable(err) || !strings.Contains(err.Error(), "restart this program")) {
 				t.Errorf("it was %s: %v", name, err)

@@ -77,7 +77,7 @@ func (o *openTx) failed(ctx context.Context, err error) error {
 }
 
 // CommitWith implements backends.OpenTx.
-func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (o *openTx) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	ctx, done := o.s.Bound(ctx)
 	defer done()
 	if o.t == nil {

@@ -31,7 +31,7 @@ func TestOpenTxCommitLost(t *testing.T) {
 					must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 					h := lock(t, s)
 					lose(s, before)
-					_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+					_, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds)
 					if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
 						t.Errorf("%v, want %v", err, want)
 					}
@@ -56,12 +56,12 @@ func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2))", "INSERT INTO q VALUES (1, 1)")
 		h := lock(t, s)
 		for range 2 {
-			if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !backends.IsRefused(err) || !h.Open() {
+			if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds); !backends.IsRefused(err) || !h.Open() {
 				t.Fatalf("%v, open: %t", err, h.Open())
 			}
 		}
 		never := errors.New("not sent")
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.CommitContent) error { return never }}); !errors.Is(err, never) || !h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 		if free(t, m, name) {
@@ -85,7 +85,7 @@ func TestOpenTxStoresLargeJobs(t *testing.T) {
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 		h := lock(t, s)
 		jobs := slices.Repeat([]backends.NewJob{{Queue: "next", Payload: make([]byte, 100_000)}}, 10)
-		r, err := h.CommitWith(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}, adds)
+		r, err := h.CommitWith(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}, adds)
 		if err != nil || len(r.Writes[0].Stored) != len(jobs) {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -117,7 +117,7 @@ func TestOpenTxIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the row is free", func() bool { return free(t, m, name) })
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 	})
@@ -148,7 +148,7 @@ func free(t *testing.T, m *testserver.MySQL, name string) bool {
 }
 
 // adds changes the row.
-var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
 }}
 

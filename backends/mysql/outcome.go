@@ -91,7 +91,7 @@ func (s *Store) seal(ctx context.Context, c *session.Conn, handle int64, number,
 	var p session.Script
 	stored := int64(0)
 	p.Add(s.sql.seal, handle, int64(number), int64(before))
-	p.Add("COMMIT")
+	p.Add(s.sql.commit)
 	p.Int(&stored, s.sql.committed, handle)
 	if err := c.Run(ctx, &p); err != nil {
 		return err

@@ -23,7 +23,7 @@ func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 	s := open(t, Options{URL: m.URL(name)})
 	join(t, s, 1)
 	must(t, m, name, "ALTER TABLE qsidecar_jobs STATS_AUTO_RECALC = 0", "ANALYZE TABLE qsidecar_jobs",
-		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_sidecar, token_number, claimed_at, expires_at)
+		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_sidecar, token_number, claimed_at, prune_at)
 			WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
 			SELECT IF(n.i % 2 = 0, 'q', 'p'), s.s, '', n.i % 3, IF(s.s = 'scheduled', UTC_TIMESTAMP() + INTERVAL 1 DAY, NULL), IF(s.s IN ('dead', 'done'), UTC_TIMESTAMP(), NULL),
 				IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', n.i, NULL), IF(s.s = 'claimed', UTC_TIMESTAMP(), NULL), NULL
@@ -129,7 +129,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 			}
 			tx.updateAll(all)
 		})
-		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, "", func(*job) {}) })
+		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, s.sql.lock, func(*job) {}) })
 		within("a search for due rows", 20, func(tx *tx) { tx.findDue(new([]int64), "sq", timeOf(1), 10) })
 		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
 			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
@@ -198,23 +198,17 @@ func TestPlansBesideDeadEntries(t *testing.T) {
 			t.Fatal(rows, err)
 		}
 		position := s.Cursors.Segments("q", time.Now(), false)[0].To
-		for _, statement := range []string{
-			"SELECT " + table.NoPushdown + "sort_key FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " ORDER BY " + table.SegmentOrder + " LIMIT 1 FOR UPDATE",
-			"SELECT 1 FROM (SELECT " + table.NoPushdown + "1 FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " LIMIT 1) AS x",
-		} {
-			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+statement, "rq", "rq")
+		explained := func(sql string, args ...any) {
+			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+sql, args...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			rows = append(rows, more...)
 		}
-		(&tx{s: s}).queryFirstDue(core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, DueFrom: time.Now()}, "", nil, func(part string, args ...any) {
-			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+part, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rows = append(rows, more...)
-		})
+		where := session.Part{SQL: table.Within([]cursor.Segment{{From: position, To: cursor.End}})}
+		explained(s.sql.claims.Probe, "rq", "rq", where)
+		explained(s.sql.dueReady, "q", "rq", "rq", where)
+		(&tx{s: s}).queryFirstDue(core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, DueFrom: time.Now()}, explained)
 		for _, cells := range rows {
 			row := ""
 			for _, c := range cells {
@@ -241,7 +235,7 @@ func TestPlanOfTheNewest(t *testing.T) {
 			t.Helper()
 			later := int64(1) << 60
 			for _, from := range []listPlace{listStart, {sortKey: &later, id: 500}} {
-				query, args := from.newest(), []any{segmentOf[backends.StateDead] + "q", 10}
+				query, args := s.sql.peekNewest, []any{segmentOf[backends.StateDead] + "q", from.preceding(), 10}
 				rows, err := Session{s: s, c: c}.Rows(t.Context(), explain+query, args...)
 				if faults := plan.Faults(rows, true); err != nil || len(faults) > 0 {
 					t.Errorf("%s, from %+v: %v, %v", what, from, faults, err)

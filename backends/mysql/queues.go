@@ -66,14 +66,12 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 	}
 	slices.Sort(queues)
 	queues = slices.Compact(queues)
-	args := make([]any, len(queues))
-	for i, q := range queues {
+	for _, q := range queues {
 		t.Add(t.s.sql.countReturn, q)
-		args[i] = q
 	}
 	t.Each(func(r *session.Result) {
 		gaveBack(r.Text(0), r.Int(1))
-	}, "SELECT queue, requeues FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(queues))+") FOR UPDATE", args...)
+	}, t.s.sql.readRequeues, session.Texts(queues))
 }
 
 // register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also

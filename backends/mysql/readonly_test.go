@@ -76,7 +76,7 @@ func setReadOnly(t *testing.T, m *testserver.MySQL, on bool) {
 }
 
 func enqueue(t *testing.T, s *Store) error {
-	_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+	_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 	return err
 }
 
@@ -161,7 +161,7 @@ func TestAServerThatLostAQueue(t *testing.T) {
 		a := newAddress(t, kind)
 		s := open(t, Options{URL: a.URL(account, "x")})
 		schedule := func() error {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Millisecond}}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Millisecond}}}}})
 			return err
 		}
 		if err := schedule(); err != nil {

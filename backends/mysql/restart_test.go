@@ -30,7 +30,7 @@ func TestARestartThatLostAQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		schedule := func() error {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Hour}}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Hour}}}}})
 			return err
 		}
 		testwait.Until(t, "a job is stored", func() bool { return schedule() == nil })

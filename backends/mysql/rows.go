@@ -19,9 +19,7 @@ type job struct {
 	expiresAt      session.Instant
 }
 
-const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max, " +
-	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at, claimed_at"
-
+// readJob reads a row of the statements lock and lock_free.
 func readJob(r *session.Result) *job {
 	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27)}
 	j.Row = core.Row{
@@ -58,12 +56,12 @@ type rowList struct {
 }
 
 // add adds a row that needs about that many bytes.
-func (l *rowList) add(bytes int64, values ...any) {
-	l.makeRoom(bytes)
-	if l.n == 0 || l.Empty() {
-		l.Add(l.head, values...)
+func (r *rowList) add(bytes int64, values ...any) {
+	r.makeRoom(bytes)
+	if r.n == 0 || r.Empty() {
+		r.Add(r.head, values...)
 	} else {
-		l.Text(", ("+strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", ")+")", values...)
+		r.Text(", ("+strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", ")+")", values...)
 	}
-	l.n++
+	r.n++
 }

@@ -58,7 +58,6 @@ func (s *Store) idsBeyond(ctx context.Context, highest int64) error {
 	}
 	if err == nil {
 		s.log.Warn("sequence repaired", "event", "sequence_repaired", "address", s.place, "number", id)
-		s.Cursors.Reset()
 	}
 	return err
 }

@@ -6,8 +6,9 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/sqltext"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // sqlFiles hold the statements: see package sqltext.
@@ -15,110 +16,219 @@ import (
 //go:embed sql/*.sql
 var sqlFiles embed.FS
 
-// statements holds the SQL that does not depend on arguments. SQL that lists rows is written where it is
-// used.
+// statements are the statements of sqlFiles. A list of ids, several rows, and a range of the index are values of
+// parameters (session.IDs, session.Part).
 //
 // Each statement follows a rule: its cost must follow from its text, whatever statistics the server has
 // about the tables. A statement reaches qsidecar_jobs by id = or id IN (…). Otherwise it names the index,
 // one `segment`, the order of the index and a LIMIT. It never joins qsidecar_jobs.
 type statements struct {
 	clock string // the SQL expression for the present time
-	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
 	// sql/tx.sql
-	begin, rollback, mark, markIf, marked, committed, seal, sidecarAlive, readClock string
+	begin, commit, rollback, mark, markIf, marked, committed, seal, sidecarAlive, readClock, releaseGalera, afterCommit, endGalera string
 	// sql/heartbeat.sql
 	join, renew, leave, lastWatcher, peers string
 	// sql/write.sql
-	register, countReturn string
+	insert, insertRow, insertDelayedRow, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
+	renewClaims, insertFailures, deleteFailures, insertExpiring, register, countReturn, readRequeues                                             string
+	// sql/keys.sql
+	oneKey, oneKeyOfJob, insertMissingKeys, missingKey, lockKeys, statesOfKeys, lockExistingKeys, lockFreeKeys, findKeys, takeKeys, takenKey, endKeys string
+	takeKeyBack                                                                                                                                       string
 	// sql/command.sql
-	pause, resume, anyInSegment, takeKeyBack string
+	pause, resume, anyInSegment, following, retry, changeReady, changeScheduled, changeScheduledAt string
 	// sql/inspect.sql
-	queuesPaused, queuesClaimed, countClaimed, countSegment, oldestReady, peekClaimed, keyHolder, claimedBy, keysTaken string
+	queuesPaused, queuesClaimed, queuesReady, queuesOthers, countClaimed, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
+	placeReady, placeScheduled, placeClaimed, placeFinished, chosen, keyHolder, view, failures, claimedBy, keysTaken                      string
 	// sql/maintain.sql
-	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget string
+	dueNow, dueArrived, dueSidecars, dueOwner, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
+	dueScheduledAmong, dueClaimed                                                                                                               string
+	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring  string
+	pruneKeys                                                                                                                                   string
 	// sql/cleanup.sql
 	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
+	unreadableHeaders, replaceHeaders                                                                                                string
 	// sql/sequence.sql
 	highestNamed, highestID, nextID, storeID, deleteID string
+
+	claims claim.SQL // sql/claim.sql
 }
 
 // render returns the statements. Parameters are named in the order in which the callers pass their values, once for each use.
 func render(clock string, v session.Server) *statements {
-	t := sqltext.Read(sqlFiles, "", map[string]string{
-		"now": clock, "jobs": table.Jobs, "bytes": table.Bytes, "uncovered": table.Uncovered, "no_pushdown": table.NoPushdown,
+	with := map[string]string{
+		"now": clock, "position": migrate.Position, "skip_locked": "", "step": "@@auto_increment_increment", "max_attempts": ":max_attempts",
 		"in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64), "other_watchers": strconv.Itoa(backends.Watchers - 1),
 		"counter_days": strconv.Itoa(counterDays),
-	})
+	}
+	if v.SkipLocked {
+		with["skip_locked"] = "SKIP LOCKED"
+	}
+	if v.Galera {
+		with["step"], with["max_attempts"] = "@qsidecar_step", "IF(@qsidecar_step := @@auto_increment_increment, :max_attempts, 0)"
+	}
+	t := sqltext.Read(sqlFiles, "", with)
+	const (
+		heartbeat = "name timeout_us timeout_ms stats_leader version leases"
+		endClaims = "state attempts losses prefetch_losses run_at failed message finished_at prune_at result"
+		oldest    = "segment segment where limit"
+		segments  = "after before limit"
+		firstDue  = "name segment segment from"
+	)
 	s := &statements{
 		clock: clock,
 
-		begin:        t.Get("begin", ""),
-		rollback:     t.Get("rollback", ""),
-		mark:         t.Get("mark", "handle number"),
-		markIf:       t.Get("mark_if", "handle acked number"),
-		marked:       t.Get("marked", "handle"),
-		committed:    t.Get("committed", "handle"),
-		seal:         t.Get("seal", "handle number before"),
-		sidecarAlive: t.Get("sidecar_alive", "sidecar"),
-		readClock:    t.Get("clock", ""),
+		begin:         t.Get("begin", ""),
+		commit:        t.Get("commit", ""),
+		rollback:      t.Get("rollback", ""),
+		mark:          t.Get("mark", "handle number"),
+		markIf:        t.Get("mark_if", "handle acked number"),
+		marked:        t.Get("marked", "handle"),
+		committed:     t.Get("committed", "handle"),
+		seal:          t.Get("seal", "handle number before"),
+		sidecarAlive:  t.Get("sidecar_alive", "sidecar"),
+		readClock:     t.Get("clock", ""),
+		releaseGalera: t.Get("release_galera", ""),
+		afterCommit:   t.Get("after_commit", ""),
+		endGalera:     t.Get("end_galera", ""),
 
-		join:        t.Get("join", "sidecar name timeout_us timeout_ms stats_leader version leases"),
-		renew:       t.Get("renew", "name timeout_us timeout_ms stats_leader version leases sidecar"),
-		leave:       t.Get("leave", "name timeout_us timeout_ms stats_leader version leases sidecar"),
+		join:        t.Get("join", "sidecar "+heartbeat),
+		renew:       t.Get("renew", heartbeat+" sidecar"),
+		leave:       t.Get("leave", heartbeat+" sidecar"),
 		lastWatcher: t.Get("last_watcher", "sidecar"),
 		peers:       t.Get("peers", "all_peers sidecar"),
 
-		register:    t.Get("register", "queue"),
-		countReturn: t.Get("count_return", "queue"),
+		insert:            t.Get("insert", ""),
+		insertRow:         t.Get("insert_row", "queue state priority max_attempts timeout_ms run_at now now key headers payload"),
+		insertDelayedRow:  t.Get("insert_delayed_row", "queue state priority max_attempts timeout_ms now delay_us now now key headers payload"),
+		inserted:          t.Get("inserted", ""),
+		ack:               t.Get("ack", "ids numbers sidecars"),
+		rowCount:          t.Get("row_count", ""),
+		lock:              t.Get("lock", "ids"),
+		lockFree:          t.Get("lock_free", "ids"),
+		findClaimed:       t.Get("find_claimed", "ids"),
+		lockOne:           t.Get("lock_one", "id"),
+		deleteDone:        t.Get("delete_done", "ids"),
+		endClaims:         t.Get("end_claims", endClaims+" ids"),
+		endClaimsRequeued: t.Get("end_claims_requeued", endClaims+" now ids"),
+		renewClaims:       t.Get("renew_claims", "attempts prefetch_losses prefetched owner lease_ms deadline due_at set_worker worker ids"),
+		insertFailures:    t.Get("insert_failures", "job fence attempt cause message now"),
+		deleteFailures:    t.Get("delete_failures", "jobs"),
+		insertExpiring:    t.Get("insert_expiring", "prune_at job"),
+		register:          t.Get("register", "queue"),
+		countReturn:       t.Get("count_return", "queue"),
+		readRequeues:      t.Get("read_requeues", "queues"),
 
-		pause:        t.Get("pause", "queue"),
-		resume:       t.Get("resume", "queue"),
-		anyInSegment: t.Get("any_in_segment", "segment"),
-		takeKeyBack:  t.Get("take_key_back", "id now id queue key"),
+		oneKey:            t.Get("one_key", "queue key"),
+		oneKeyOfJob:       t.Get("one_key_of_job", "queue key job"),
+		insertMissingKeys: t.Get("insert_missing_keys", "rows"),
+		missingKey:        t.Get("missing_key", "queue key"),
+		lockKeys:          t.Get("lock_keys", "keys"),
+		statesOfKeys:      t.Get("states_of_keys", "keys"),
+		lockExistingKeys:  t.Get("lock_existing_keys", "keys"),
+		lockFreeKeys:      t.Get("lock_free_keys", "keys"),
+		findKeys:          t.Get("find_keys", "keys"),
+		takeKeys:          t.Get("take_keys", "rows"),
+		takenKey:          t.Get("taken_key", "queue key index now ttl_us"),
+		endKeys:           t.Get("end_keys", "states keys"),
+		takeKeyBack:       t.Get("take_key_back", "id now id queue key"),
 
-		queuesPaused:  t.Get("queues_paused", ""),
-		queuesClaimed: t.Get("queues_claimed", ""),
-		countClaimed:  t.Get("count_claimed", "queue limit"),
-		countSegment:  t.Get("count_segment", "segment limit"),
-		oldestReady:   t.Get("oldest_ready", "segment after"),
-		peekClaimed:   t.Get("peek_claimed", "queue after_at after_at after_id limit"),
-		keyHolder:     t.Get("key_holder", "queue key"),
-		claimedBy:     t.Get("claimed_by", "segment after limit"),
-		keysTaken:     t.Get("keys_taken", "segment segment"),
+		pause:             t.Get("pause", "queue"),
+		resume:            t.Get("resume", "queue"),
+		anyInSegment:      t.Get("any_in_segment", "segment"),
+		following:         t.Get("following", "segment following limit"),
+		retry:             t.Get("retry", "now ranks ids"),
+		changeReady:       t.Get("change_ready", "now ranks priority ids"),
+		changeScheduled:   t.Get("change_scheduled", "priority ids"),
+		changeScheduledAt: t.Get("change_scheduled_at", "run_at priority ids"),
 
-		markDead:     t.Get("mark_dead", "sidecar heartbeats timeout_us"),
-		findDue:      t.Get("find_due", "segment from limit"),
-		findArrived:  t.Get("find_arrived", "limit"),
-		expiring:     t.Get("expiring", "from limit"),
-		expiringKeys: t.Get("expiring_keys", "from limit"),
-		lives:        t.Get("lives", "sidecar"),
-		owned:        t.Get("owned", "segment limit"),
-		forget:       t.Get("forget", "sidecar"),
+		queuesPaused:   t.Get("queues_paused", ""),
+		queuesClaimed:  t.Get("queues_claimed", ""),
+		queuesReady:    t.Get("queues_ready", segments),
+		queuesOthers:   t.Get("queues_others", segments),
+		countClaimed:   t.Get("count_claimed", "queue limit"),
+		countSegment:   t.Get("count_segment", "segment limit"),
+		oldestReady:    t.Get("oldest_ready", "segment after"),
+		stats:          t.Get("stats", "ready limit scheduled limit queue limit done limit dead limit queue queue"),
+		peek:           t.Get("peek", "segment following limit"),
+		peekNewest:     t.Get("peek_newest", "segment preceding limit"),
+		peekClaimed:    t.Get("peek_claimed", "queue after_at after_at after_id limit"),
+		placeReady:     t.Get("place_ready", "id queue"),
+		placeScheduled: t.Get("place_scheduled", "id queue"),
+		placeClaimed:   t.Get("place_claimed", "id queue"),
+		placeFinished:  t.Get("place_finished", "id queue"),
+		chosen:         t.Get("chosen", "ids queue"),
+		view:           t.Get("view", "ids queue"),
+		failures:       t.Get("failures", "ids"),
+		keyHolder:      t.Get("key_holder", "queue key"),
+		claimedBy:      t.Get("claimed_by", "segment after limit"),
+		keysTaken:      t.Get("keys_taken", "segment segment"),
 
-		failuresAfter:    t.Get("failures_after", "job limit"),
-		described:        t.Get("described", ""),
-		describe:         t.Get("describe", "version min_program database"),
-		scheduledAfter:   t.Get("scheduled_after", "segment"),
-		keysAfter:        t.Get("keys_after", "queue queue key limit"),
-		endKey:           t.Get("end_key", "state queue key job"),
-		oldCommits:       t.Get("old_commits", "limit"),
-		deleteOldCommits: t.Get("delete_old_commits", "limit"),
-		registeredAfter:  t.Get("registered_after", "after limit"),
-		unregister:       t.Get("unregister", "queue requeues"),
+		dueNow:            t.Get("due_now", ""),
+		dueArrived:        t.Get("due_arrived", ""),
+		dueSidecars:       t.Get("due_sidecars", ""),
+		dueOwner:          t.Get("due_owner", "gaps"),
+		dueNever:          t.Get("due_never", ""),
+		dueExpired:        t.Get("due_expired", "from"),
+		dueKeys:           t.Get("due_keys", "from"),
+		dueReady:          t.Get("due_ready", "queue segment segment where"),
+		dueRequeues:       t.Get("due_requeues", "queues"),
+		dueScheduledOf:    t.Get("due_scheduled_of", firstDue),
+		dueClaimedOf:      t.Get("due_claimed_of", firstDue),
+		dueScheduled:      t.Get("due_scheduled", "from"),
+		dueScheduledAmong: t.Get("due_scheduled_among", "from queues"),
+		dueClaimed:        t.Get("due_claimed", "from"),
+		markDead:          t.Get("mark_dead", "sidecar heartbeats timeout_us"),
+		findDue:           t.Get("find_due", "segment from limit"),
+		findArrived:       t.Get("find_arrived", "limit"),
+		expiring:          t.Get("expiring", "from limit"),
+		expiringKeys:      t.Get("expiring_keys", "from limit"),
+		lives:             t.Get("lives", "sidecar"),
+		owned:             t.Get("owned", "segment limit"),
+		forget:            t.Get("forget", "sidecar"),
+		queuesOf:          t.Get("queues_of", "ids"),
+		scheduleArrived:   t.Get("schedule_arrived", "ids"),
+		promote:           t.Get("promote", "now ranks ids"),
+		existing:          t.Get("existing", "ids"),
+		deleteExpiring:    t.Get("delete_expiring", "first last jobs"),
+		pruneKeys:         t.Get("prune_keys", "queue now keys"),
+
+		failuresAfter:     t.Get("failures_after", "job limit"),
+		described:         t.Get("described", ""),
+		describe:          t.Get("describe", "version min_program database"),
+		scheduledAfter:    t.Get("scheduled_after", "segment"),
+		keysAfter:         t.Get("keys_after", "queue queue key limit"),
+		endKey:            t.Get("end_key", "state queue key job"),
+		oldCommits:        t.Get("old_commits", "limit"),
+		deleteOldCommits:  t.Get("delete_old_commits", "limit"),
+		registeredAfter:   t.Get("registered_after", "after limit"),
+		unregister:        t.Get("unregister", "queue requeues"),
+		unreadableHeaders: t.Get("unreadable_headers", ""),
+		replaceHeaders:    t.Get("replace_headers", "ids"),
 
 		highestNamed: t.Get("highest_named", "limit"),
 		highestID:    t.Get("highest_id", ""),
 		nextID:       t.Get("next_id", ""),
 		storeID:      t.Get("store_id", "id"),
 		deleteID:     t.Get("delete_id", "id"),
+
+		claims: claim.SQL{
+			Claim: t.Get("claim", "small "+oldest), ClaimUnlocked: t.Get("claim_unlocked", oldest),
+			ClaimLIFO: t.Get("claim_lifo", "small segment where limit"), ClaimLIFOUnlocked: t.Get("claim_lifo_unlocked", "segment where limit"),
+			NextUrgency: t.Get("next_urgency", "segment below"), Urgency: t.Get("urgency", ""),
+			LockReady: t.Get("lock_ready", "small ids"), LockQueue: t.Get("lock_queue", "queue"),
+			Status: t.Get("claim_status", "sidecar queues"),
+			Take: t.Get("take", "owner now now_us counted uncounted claim_max backoff backoff_max retention_done retention_dead lease deadline due_at "+
+				"token_sidecar numbers workers ids"),
+			Payloads: t.Get("payloads", "ids"), Bury: t.Get("bury", "attempts fence claim_max retention_dead now prune_at message id"),
+			Position: t.Get("position", ""), Probe: t.Get("probe", "segment segment where"),
+		},
 	}
+	s.claims.InsertFailures, s.claims.InsertExpiring = s.insertFailures, s.insertExpiring
+	beginGalera := t.Get("begin_galera", "")
 	t.Done()
 	if v.Galera {
-		s.begin, s.rollback = galeraBegin, "ROLLBACK;\n"+galeraEnd
-	}
-	if v.SkipLocked {
-		s.skip = " SKIP LOCKED"
+		s.begin, s.rollback = beginGalera, s.rollback+";\n"+s.endGalera
 	}
 	return s
 }

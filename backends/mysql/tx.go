@@ -50,7 +50,7 @@ func (t *tx) checkAck() {
 			return core.ErrNotAll
 		}
 		return err
-	}, "SELECT ROW_COUNT()")
+	}, t.s.sql.rowCount)
 }
 
 // send sends the queued statements in one round trip.
@@ -249,7 +249,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	if s.dialer.Server.Galera {
 		t.addGaleraCommit()
 	} else {
-		t.Add("COMMIT")
+		t.Add(s.sql.commit)
 	}
 	hook := s.fault.Load()
 	if hook != nil {

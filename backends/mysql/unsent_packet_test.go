@@ -18,7 +18,7 @@ func TestUnsentPacket(t *testing.T) {
 		join(t, s, 1)
 		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}})
 		jobs := claimJobs(t, s, 1, 1, 1)
-		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 2<<20)}}},
 			backends.Ack{Leases: leasesOf(jobs)},
 		}}); !backends.IsRefused(err) {
@@ -53,7 +53,7 @@ func TestPacketLimitChanges(t *testing.T) {
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 		s := open(t, Options{URL: m.URL(name)})
 		join(t, s, 1)
-		enqueue := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 2<<20)}}}}}
+		enqueue := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 2<<20)}}}}}
 		stored := func(when string, tx backends.OpenTx) {
 			t.Helper()
 			var err error

@@ -8,8 +8,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
-	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // rowUpdate is what rows must have in common so that one UPDATE can change them.
@@ -77,19 +75,17 @@ func idsOf(jobs []*job) string {
 // update queues one UPDATE of rows that have u in common, in the order of their ids.
 func (t *tx) update(u rowUpdate, jobs []*job) {
 	list := idsOf(jobs)
-	t.Add("UPDATE " + table.ByID + " SET ")
-	set := func(column string, value func(j *job) any) { t.set(column, "id, "+list, jobs, value) }
+	of := func(value func(j *job) any) any { return byRow("id, "+list, jobs, value) }
 	if u.renewed {
-		t.renew(u, set)
+		t.renew(u, list, of)
 	} else {
-		t.end(u, jobs[0].Change.Result, set)
+		t.end(u, list, jobs[0].Change.Result, of)
 	}
-	t.Text(" WHERE id IN (" + list + ")")
 }
 
-// set adds a column to an UPDATE, with the value of each row. among begins the arguments of INTERVAL: the column
-// that identifies a row, and then the ids of jobs in ascending order. ELT converts numbers to texts, and the column converts them back.
-func (t *tx) set(column, among string, jobs []*job, value func(j *job) any) {
+// byRow returns a parameter that has the value of each row. among begins the arguments of INTERVAL: the column that
+// identifies a row, and then the ids of jobs in ascending order. ELT converts numbers to texts, and the column converts them back.
+func byRow(among string, jobs []*job, value func(j *job) any) any {
 	values := make([]any, len(jobs))
 	same := true
 	for i, j := range jobs {
@@ -97,54 +93,52 @@ func (t *tx) set(column, among string, jobs []*job, value func(j *job) any) {
 		same = same && values[i] == values[0]
 	}
 	if same {
-		t.Text(column+" = ?", values[0])
-		return
+		return values[0]
 	}
-	t.Text(column+" = ELT(INTERVAL("+among+")"+strings.Repeat(", ?", len(values))+")", values...)
+	return session.Part{SQL: "ELT(INTERVAL(" + among + ")" + strings.Repeat(", ?", len(values)) + ")", Args: values}
 }
 
-const unclaim = "prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
-
-// end adds the columns of rows whose claims ended, which have this result.
-func (t *tx) end(u rowUpdate, result []byte, set func(column string, value func(j *job) any)) {
-	t.Text(unclaim+", state = ?", string(u.state))
-	set(", attempts", func(j *job) any { return int64(j.Change.Attempts) })
-	set(", losses", func(j *job) any { return int64(j.Change.Losses) })
-	set(", prefetch_losses", func(j *job) any { return int64(j.Change.PrefetchLosses) })
+// end queues the UPDATE of rows whose claims ended, which have this result.
+func (t *tx) end(u rowUpdate, list string, result []byte, of func(value func(j *job) any) any) {
+	values := []any{
+		string(u.state),
+		of(func(j *job) any { return int64(j.Change.Attempts) }),
+		of(func(j *job) any { return int64(j.Change.Losses) }),
+		of(func(j *job) any { return int64(j.Change.PrefetchLosses) }),
+		nil, // run_at
+		session.Flag(u.failed), of(func(j *job) any { return j.Change.Message }),
+		nil, nil, nil, // finished_at, prune_at, result
+	}
 	if u.state == backends.StateScheduled {
-		set(", run_at", func(j *job) any { return t.now.After(core.MS(j.Change.Delay)).SQL() })
-	} else {
-		t.Text(", run_at = NULL")
-	}
-	if u.requeued {
-		t.Text(", position = "+migrate.Position+", ready_at = ?", t.now)
-	}
-	if u.failed {
-		set(", last_error", func(j *job) any { return j.Change.Message })
+		values[4] = of(func(j *job) any { return t.now.After(core.MS(j.Change.Delay)).SQL() })
 	}
 	if u.state == backends.StateDone || u.state == backends.StateDead {
-		t.Text(", finished_at = ?, result = ?", t.now, session.Nullable(result))
-		set(", expires_at", func(j *job) any { return j.expires(t.now).SQL() })
+		values = append(values[:7], t.now, of(func(j *job) any { return j.expires(t.now).SQL() }), session.Nullable(result))
 	}
+	sql := t.s.sql.endClaims
+	if u.requeued {
+		sql, values = t.s.sql.endClaimsRequeued, append(values, t.now)
+	}
+	t.Add(sql, append(values, session.Part{SQL: list})...)
 }
 
-// renew adds the columns of rows whose claims continue.
-func (t *tx) renew(u rowUpdate, set func(column string, value func(j *job) any)) {
-	set("attempts", func(j *job) any { return int64(j.Change.Attempts) - session.Flag(j.Change.Prefetched) })
-	set(", prefetch_losses", func(j *job) any { return int64(j.Change.PrefetchLosses) })
-	set(", prefetched", func(j *job) any { return session.Flag(j.Change.Prefetched) })
-	set(", owner", func(j *job) any { return int64(j.Change.Owner) })
-	set(", lease_ms", func(j *job) any { return session.Positive(core.MS(j.Change.Lease)) })
-	set(", deadline", func(j *job) any { return j.limitEnd(t.now).SQL() })
-	set(", due_at", func(j *job) any {
-		if !j.Change.NewDue {
-			return cmp.Or(j.due, j.limitEnd(t.now)).SQL()
-		}
-		return session.Earlier(t.now.After(core.MS(j.Change.Lease)), j.limitEnd(t.now)).SQL()
-	})
-	if u.worker {
-		set(", worker", func(j *job) any { return session.OrNull(j.Change.Worker) })
-	}
+// renew queues the UPDATE of rows whose claims continue.
+func (t *tx) renew(u rowUpdate, list string, of func(value func(j *job) any) any) {
+	t.Add(t.s.sql.renewClaims,
+		of(func(j *job) any { return int64(j.Change.Attempts) - session.Flag(j.Change.Prefetched) }),
+		of(func(j *job) any { return int64(j.Change.PrefetchLosses) }),
+		of(func(j *job) any { return session.Flag(j.Change.Prefetched) }),
+		of(func(j *job) any { return int64(j.Change.Owner) }),
+		of(func(j *job) any { return session.Positive(core.MS(j.Change.Lease)) }),
+		of(func(j *job) any { return j.limitEnd(t.now).SQL() }),
+		of(func(j *job) any {
+			if !j.Change.NewDue {
+				return cmp.Or(j.due, j.limitEnd(t.now)).SQL()
+			}
+			return session.Earlier(t.now.After(core.MS(j.Change.Lease)), j.limitEnd(t.now)).SQL()
+		}),
+		session.Flag(u.worker), of(func(j *job) any { return session.OrNull(j.Change.Worker) }),
+		session.Part{SQL: list})
 }
 
 // limitEnd returns when the time limit of a claim that continues ends. If the job was prefetched, it begins now, or

@@ -81,45 +81,38 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 // rowsAtOnce is the largest number of rows of one INSERT of jobs, and of one UPDATE.
 const rowsAtOnce = 500
 
-const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
-
-// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment. A Galera
-// node changes it when another node joins or leaves, also between two statements, so there the INSERT itself stores it.
+// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
-	t.Add(insertHead)
-	clock, step, row := t.s.sql.clock, "@@auto_increment_increment", "(?, ?, ?, ?, ?, "
-	if t.s.dialer.Server.Galera {
-		step, row = "@qsidecar_step", "(?, ?, IF(@qsidecar_step := @@auto_increment_increment, ?, 0), ?, ?, "
-	}
+	t.Add(t.s.sql.insert)
+	var now any = session.Part{SQL: t.s.sql.clock}
 	if t.now != 0 {
-		clock = "'" + t.now.SQL().(string) + "'"
+		now = t.now
 	}
+	separator := "\n"
 	for i := range jobs {
 		j := &jobs[i]
-		if i > 0 {
-			t.Text(", ")
-		}
+		t.Text(separator)
+		separator = ", "
 		headers := headersText(j.Headers)
 		payload := j.Payload
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		t.Text(row, j.Queue, string(j.state), int64(j.Priority), session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)))
+		maxAttempts, timeout, key := session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)), keyOrNull(j.Key)
 		if j.Delay > 0 {
-			t.Text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
+			t.Text(t.s.sql.insertDelayedRow, j.Queue, string(j.state), int64(j.Priority), maxAttempts, timeout, now, 1000*core.MS(j.Delay), now, now, key, headers, payload)
 		} else {
-			t.Text("?", j.runAt)
+			t.Text(t.s.sql.insertRow, j.Queue, string(j.state), int64(j.Priority), maxAttempts, timeout, j.runAt, now, now, key, headers, payload)
 		}
-		t.Text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
 	}
 	t.Each(func(r *session.Result) {
 		first, step := r.Int(0), r.Int(1)
 		for i := range jobs {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
 		}
-	}, "SELECT LAST_INSERT_ID(), "+step)
-	t.takeKeys(jobs, step, clock)
+	}, t.s.sql.inserted)
+	t.takeKeys(jobs, now)
 }
 
 func keyOrNull(key string) any {
@@ -147,14 +140,12 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 		ids, hosts, numbers = append(ids, l.ID), append(hosts, l.Host), append(numbers, l.Number)
 		oneHost = oneHost && l.Host == leases[0].Host
 	}
-	t.wrote = true
-	t.Add(table.DeleteByID + " WHERE id IN (" + session.List(ids) + ") AND token_number = " + table.Among(ids, numbers) + " AND token_sidecar = ")
+	var sidecars any = table.Among(ids, hosts)
 	if oneHost {
-		t.Text("?", hosts[0])
-	} else {
-		t.Text(table.Among(ids, hosts))
+		sidecars = hosts[0]
 	}
-	t.Text(" AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	t.wrote = true
+	t.Add(t.s.sql.ack, session.IDs(ids), table.Among(ids, numbers), sidecars)
 	t.acked, t.BeforeNext = int64(len(ids)), t.checkAck
 	return true
 }
@@ -163,20 +154,20 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}
 
 // lock queues a statement that locks and reads the rows with the ids, in ascending order. Every
-// transaction that locks rows uses this order.
-func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
+// transaction that locks rows uses this order. sql is lock or lock_free.
+func (t *tx) lock(ids []int64, sql string, found func(j *job)) {
 	if len(ids) == 0 {
 		return
 	}
 	slices.Sort(ids)
-	t.Each(func(r *session.Result) { found(readJob(r)) }, "SELECT "+jobColumns+" FROM "+table.ByID+" WHERE id IN ("+session.List(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+	t.Each(func(r *session.Result) { found(readJob(r)) }, sql, session.IDs(slices.Compact(ids)))
 }
 
 // lockRows locks rows by id and returns them in the order of ids, each once.
-func (t *tx) lockRows(ctx context.Context, ids []int64, skip string) (found []*job, err error) {
+func (t *tx) lockRows(ctx context.Context, ids []int64, sql string) (found []*job, err error) {
 	all := map[int64]*job{}
 	for part := range slices.Chunk(slices.Sorted(slices.Values(ids)), core.BatchRows) {
-		t.lock(part, skip, func(j *job) { all[j.ID] = j })
+		t.lock(part, sql, func(j *job) { all[j.ID] = j })
 	}
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
@@ -193,7 +184,7 @@ func (t *tx) lockRows(ctx context.Context, ids []int64, skip string) (found []*j
 // Lock implements core.Writer.
 func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 	t.askNow()
-	t.lock(ids, "", func(j *job) {
+	t.lock(ids, t.s.sql.lock, func(j *job) {
 		if j.state == backends.StateClaimed {
 			found(&j.Row)
 		}
@@ -203,20 +194,21 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 // FindLocked implements core.LockFinder. A server without SKIP LOCKED (MariaDB 10.5) tries each row by itself.
 func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
 	free := map[int64]bool{}
-	if t.askNow(); t.s.sql.skip != "" {
-		t.lock(ids, t.s.sql.skip, func(j *job) { free[j.ID] = true })
+	skip := t.s.dialer.Server.SkipLocked
+	if t.askNow(); skip {
+		t.lock(ids, t.s.sql.lockFree, func(j *job) { free[j.ID] = true })
 	}
 	var claimed []int64
 	t.Each(func(r *session.Result) {
 		if id := r.Int(0); !free[id] {
 			claimed = append(claimed, id)
 		}
-	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND state = 'claimed'")
-	if err := t.Flush(ctx); err != nil || t.s.sql.skip != "" {
+	}, t.s.sql.findClaimed, session.IDs(ids))
+	if err := t.Flush(ctx); err != nil || skip {
 		return claimed, err
 	}
 	for _, id := range claimed {
-		is, err := t.isLocked(ctx, "SELECT id FROM "+table.ByID+" WHERE id = ?", id)
+		is, err := t.isLocked(ctx, t.s.sql.lockOne, id)
 		if err != nil {
 			return nil, err
 		}
@@ -227,9 +219,9 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 	return locked, nil
 }
 
-// isLocked locks the row of a query, unless another transaction has locked it.
+// isLocked locks the row of a query that fails if another transaction has locked it.
 func (t *tx) isLocked(ctx context.Context, query string, args ...any) (bool, error) {
-	err := t.c.Each(ctx, func(*session.Result) {}, query+" FOR UPDATE NOWAIT", args...)
+	err := t.c.Each(ctx, func(*session.Result) {}, query, args...)
 	if session.IsCode(err, codeLockWait, codeNoWait) {
 		return true, nil
 	}
@@ -244,20 +236,16 @@ func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int
 	}
 	slices.SortFunc(keys, compareKeys)
 	free := map[jobKey]bool{}
-	if t.s.sql.skip != "" {
-		for part := range slices.Chunk(keys, keysAtOnce) {
-			t.eachKey(func(r *session.Result) { free[jobKey{r.Text(0), r.Text(1)}] = true }, part,
-				"SELECT queue, `key`, job FROM "+keysTable, " FOR UPDATE"+t.s.sql.skip)
-		}
+	skip := t.s.dialer.Server.SkipLocked
+	if skip {
+		t.eachKey(func(r *session.Result) { free[jobKey{r.Text(0), r.Text(1)}] = true }, keys, t.s.sql.lockFreeKeys)
 	}
 	stored := map[jobKey]int64{} // the jobs of the others
-	for part := range slices.Chunk(keys, keysAtOnce) {
-		t.eachKey(func(r *session.Result) {
-			if key := (jobKey{r.Text(0), r.Text(1)}); !free[key] {
-				stored[key] = r.Int(2)
-			}
-		}, part, "SELECT queue, `key`, job FROM qsidecar_keys", "")
-	}
+	t.eachKey(func(r *session.Result) {
+		if key := (jobKey{r.Text(0), r.Text(1)}); !free[key] {
+			stored[key] = r.Int(2)
+		}
+	}, keys, t.s.sql.findKeys)
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
 	}
@@ -266,9 +254,9 @@ func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int
 		if !ok {
 			continue
 		}
-		is := t.s.sql.skip != ""
+		is := skip
 		if !is {
-			if is, err = t.isLocked(ctx, "SELECT job FROM "+keysTable+" WHERE queue = ? AND `key` = ?", key.queue, []byte(key.key)); err != nil {
+			if is, err = t.isLocked(ctx, t.s.sql.lockExistingKeys, t.anyKey([]jobKey{key})); err != nil {
 				return nil, err
 			}
 		}
@@ -306,7 +294,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	t.updateAll(updated)
 	if len(deleted) > 0 {
 		t.makeRoom(24 * int64(len(deleted)))
-		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(deleted) + ")")
+		t.Add(t.s.sql.deleteDone, session.IDs(deleted))
 	}
 	t.changeOthers(all, gaveBack)
 }
@@ -349,16 +337,16 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 	for part := range slices.Chunk(keyed, keysAtOnce) {
 		t.endKeys(part)
 	}
-	failures := rowList{tx: t, head: "INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)"}
+	failures := rowList{tx: t, head: t.s.sql.insertFailures}
 	for _, j := range all {
 		if c := &j.Change; c.Kind == core.Ended && c.Cause != "" {
 			failures.add(j.changedBytes(), j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
 		}
 	}
 	if len(failed) > 0 {
-		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
+		t.Add(t.s.sql.deleteFailures, session.IDs(failed))
 	}
-	expiring := rowList{tx: t, head: "INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)"}
+	expiring := rowList{tx: t, head: t.s.sql.insertExpiring}
 	for _, j := range all {
 		if j.finished() && j.expires(t.now) != 0 {
 			expiring.add(128, j.expires(t.now), j.ID)

@@ -240,7 +240,7 @@ func storeRound(b *testing.B, url string, n int) func() int {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})
 		}
-		batch := backends.Batch{Host: host, Claims: []backends.Claim{c}}
+		batch := backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 		if len(last) > 0 {
 			batch.Writes = []backends.Write{backends.Ack{Leases: last}}
 		}
@@ -264,7 +264,7 @@ func fill(b testing.TB, s *Store, n int) {
 			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: make([]byte, 100)})
 		}
 		n -= len(e.Jobs)
-		if _, err := s.Commit(b.Context(), backends.Batch{Writes: []backends.Write{e}}); err != nil {
+		if _, err := s.Commit(b.Context(), backends.CommitContent{Writes: []backends.Write{e}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,7 +14,7 @@ func TestKeysOutOfOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
 		s := open(t, Options{URL: url})
-		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Hour}}}}}); err != nil {
+		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Hour}}}}}); err != nil {
 			t.Fatal(err)
 		}
 		must(t, url, `UPDATE qsidecar.qsidecar_jobs SET run_at = now() - interval '1 s' WHERE state = 'scheduled'; ALTER TABLE qsidecar.qsidecar_keys RENAME TO away`)

@@ -82,16 +82,16 @@ func newTap(t testing.TB, server string) *tap {
 	return x
 }
 
-func (x *tap) cost() cost.Cost {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.sum
+func (t *tap) cost() cost.Cost {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sum
 }
 
 // serve passes on one connection.
-func (x *tap) serve(c net.Conn) {
+func (t *tap) serve(c net.Conn) {
 	defer c.Close()
-	server, err := net.Dial(x.network, x.at)
+	server, err := net.Dial(t.network, t.at)
 	if err != nil {
 		return
 	}
@@ -99,10 +99,10 @@ func (x *tap) serve(c net.Conn) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(io.MultiWriter(c, counter{&x.received}), server)
+		_, _ = io.Copy(io.MultiWriter(c, counter{&t.received}), server)
 		c.Close()
 	}()
-	_ = x.requests(server, c)
+	_ = t.requests(server, c)
 	server.Close()
 	<-done
 }
@@ -116,7 +116,7 @@ func (c counter) Write(p []byte) (int, error) {
 }
 
 // requests passes on the client's messages: a type, which the first message doesn't have, and a length.
-func (x *tap) requests(to io.Writer, from io.Reader) error {
+func (t *tap) requests(to io.Writer, from io.Reader) error {
 	for header := 4; ; header = 5 {
 		message := make([]byte, header)
 		if _, err := io.ReadFull(from, message); err != nil {
@@ -128,9 +128,9 @@ func (x *tap) requests(to io.Writer, from io.Reader) error {
 			return err
 		}
 		if header == 5 {
-			x.count(message[0])
+			t.count(message[0])
 		}
-		x.sent.Add(int64(len(message)))
+		t.sent.Add(int64(len(message)))
 		if _, err := to.Write(message); err != nil {
 			return err
 		}
@@ -138,16 +138,16 @@ func (x *tap) requests(to io.Writer, from io.Reader) error {
 }
 
 // count counts a message by its type.
-func (x *tap) count(kind byte) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (t *tap) count(kind byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch kind {
 	case 'Q': // Query
-		x.sum[1]++
-		x.sum[0]++
+		t.sum[1]++
+		t.sum[0]++
 	case 'E': // Execute
-		x.sum[1]++
+		t.sum[1]++
 	case 'S': // Sync
-		x.sum[0]++
+		t.sum[0]++
 	}
 }

@@ -63,7 +63,7 @@ func TestServerCrashesInACommit(t *testing.T) {
 			}
 			s.fault.Store(&crash)
 			ack := func(l backends.Lease) (backends.Results, error) {
-				return s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{l}}}})
+				return s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{l}}}})
 			}
 			if r, err := ack(lost); !errors.Is(err, backends.ErrUnknownOutcome) {
 				t.Errorf("the ack that the crash took: %+v, %v, want an unknown outcome", r, err)

@@ -157,7 +157,7 @@ func TestCommittedAfterTheClaimsXid(t *testing.T) {
 		s := open(t, Options{URL: filled(t, p)})
 		beat(t, s, 1)
 		var tx pgx.Tx
-		r, err := s.CommitWith(t.Context(), claimBatch(1, 1000, 1), backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+		r, err := s.CommitWith(t.Context(), claimBatch(1, 1000, 1), backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 			if err := sql.Do(ctx, &backends.Statement{Text: "SELECT pg_catalog.pg_current_xact_id()::text", Row: func([][]byte) error { return nil }}); err != nil {
 				return err
 			}
@@ -231,7 +231,7 @@ func TestGivenBackByAnother(t *testing.T) {
 		fill(t, s, backlog)
 		j := take(t, other, 1, 1, 1)[0]
 		take(t, s, 1, backlog/2, 100)
-		if _, err := other.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+		if _, err := other.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 			backends.Release{Leases: []backends.Lease{{Job: j.ID, Token: j.Token}}, Uncounted: true}}}); err != nil {
 			t.Fatal(err)
 		}

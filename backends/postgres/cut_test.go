@@ -208,7 +208,7 @@ func TestACutCable(t *testing.T) {
 			func() {},
 		} {
 			cut()
-			r, err := s.Commit(testwait.Context(t), backends.Batch{Writes: []backends.Write{
+			r, err := s.Commit(testwait.Context(t), backends.CommitContent{Writes: []backends.Write{
 				backends.Ack{Leases: []backends.Lease{{Job: jobs[i].ID, Token: jobs[i].Token}}}}})
 			if err != nil || len(r.Writes[0].Lost) != 0 {
 				t.Errorf("ack %d: %+v, %v", i, r, err)

@@ -289,6 +289,24 @@ func TestExamineTables(t *testing.T) {
 	})
 }
 
+// TestExamineSequenceOrder: check finds a sequence of which each session caches numbers, or that counts down, and its fix works.
+func TestExamineSequenceOrder(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := filled(t, p)
+		for _, change := range []string{"CACHE 20", "INCREMENT -1 MINVALUE 1 MAXVALUE 1000000"} {
+			must(t, url, "ALTER SEQUENCE qsidecar.qsidecar_sequence "+change)
+			found := examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds())
+			has(t, found, want{backends.SeverityError, "sequence", "no claim finds it", "ALTER SEQUENCE \"qsidecar\".qsidecar_sequence CACHE 1"})
+			for _, f := range found {
+				if f.Topic == "sequence" {
+					must(t, url, strings.Split(f.Fix, ";")[0])
+				}
+			}
+			has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()))
+		}
+	})
+}
+
 // TestExamineSequence: check finds a sequence that is behind the ids, and its fix works.
 func TestExamineSequence(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {

@@ -43,7 +43,7 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 	one := func(n int) []backends.Lease { return []backends.Lease{{Job: jobs[n].ID, Token: jobs[n].Token}} }
 	write := func(w backends.Write) func(*Store) error {
 		return func(s *Store) error {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{w}})
 			return err
 		}
 	}

@@ -120,7 +120,7 @@ func TestUnknownCommitLeavesNoSession(t *testing.T) {
 	p.waitForStandby(t)
 	answer := make(chan error, 1)
 	store := func(ctx context.Context) {
-		_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+		_, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 		answer <- err
 	}
 	ctx, cancel := context.WithCancel(t.Context())

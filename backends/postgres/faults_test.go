@@ -150,7 +150,7 @@ func TestPassedOver(t *testing.T) {
 			must(t, s.o.URL, `DROP TRIGGER IF EXISTS swallow ON qsidecar.qsidecar_jobs;
 				CREATE TRIGGER swallow BEFORE `+when+` ON qsidecar.qsidecar_jobs FOR EACH ROW EXECUTE FUNCTION swallow()`)
 		}
-		refused := func(what string, b backends.Batch) {
+		refused := func(what string, b backends.CommitContent) {
 			t.Helper()
 			r, err := s.Commit(t.Context(), b)
 			if all := s.Obstacles(); err == nil && len(b.Claims) > 0 && len(r.Claims[0].Jobs) == 0 && len(all) > 0 {
@@ -160,7 +160,7 @@ func TestPassedOver(t *testing.T) {
 				t.Errorf("%s: %v, want a refusal", what, err)
 			}
 		}
-		writes := func(w ...backends.Write) backends.Batch { return backends.Batch{Writes: w} }
+		writes := func(w ...backends.Write) backends.CommitContent { return backends.CommitContent{Writes: w} }
 		fill(t, s, 3)
 		j := take(t, s, 1, 1, 1)[0]
 		lease := []backends.Lease{{Job: j.ID, Token: j.Token}}
@@ -189,7 +189,7 @@ func TestErrors(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		write := func(j backends.NewJob) error {
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{j}}}})
 			return err
 		}
 		for name, j := range map[string]backends.NewJob{
@@ -227,7 +227,7 @@ func TestATableLock(t *testing.T) {
 		s := open(t, Options{URL: filled(t, p)})
 		tx := begun(t, s.o.URL, `LOCK TABLE qsidecar.qsidecar_jobs`)
 		ctx, cancel := context.WithCancel(t.Context())
-		b := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+		b := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 		answer := make(chan error, 1)
 		go func() {
 			_, err := s.Commit(ctx, b)
@@ -263,7 +263,7 @@ func TestTimeouts(t *testing.T) {
 		begun(t, s.o.URL, `LOCK TABLE qsidecar.qsidecar_jobs`)
 		s.o.StatementTimeout = 100 * time.Millisecond // of later sessions, and also limits waits for locks
 		s.pool.Reset()
-		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+		_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 		if !backends.Retryable(err) || !strings.Contains(err.Error(), "statement timeout") {
 			t.Errorf("%v, want it retryable after the statement's timeout", err)
 		}

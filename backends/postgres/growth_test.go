@@ -56,7 +56,7 @@ func besideWriter(b *testing.B, url, sql string, n int) {
 		for _, j := range jobs {
 			leases = append(leases, j.Lease())
 		}
-		if _, err := s.Commit(b.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases}}}); err != nil {
+		if _, err := s.Commit(b.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases}}}); err != nil {
 			b.Fatal(err)
 		}
 	}

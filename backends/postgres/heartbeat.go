@@ -98,22 +98,22 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 	return p, t.send(ctx)
 }
 
-func (b *heartbeatConn) get(ctx context.Context) (*pgx.Conn, error) {
+func (h *heartbeatConn) get(ctx context.Context) (*pgx.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, core.Interrupted(ctx, "before the heartbeat")
 	}
 	select {
-	case c := <-b.free:
+	case c := <-h.free:
 		return c, nil
 	case <-ctx.Done():
 		return nil, core.Interrupted(ctx, "waiting for the previous heartbeat")
 	}
 }
 
-func (b *heartbeatConn) put(c *pgx.Conn) { b.free <- c }
+func (h *heartbeatConn) put(c *pgx.Conn) { h.free <- c }
 
-func (b *heartbeatConn) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
-	config := b.config.Copy()
+func (h *heartbeatConn) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
+	config := h.config.Copy()
 	s.primaries.hosts.Order(config)
 	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -127,8 +127,8 @@ func (b *heartbeatConn) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
 }
 
 // close waits for a heartbeat in progress, which ends at once because the Store's context ended.
-func (b *heartbeatConn) close() error {
-	if c := <-b.free; c != nil {
+func (h *heartbeatConn) close() error {
+	if c := <-h.free; c != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackFor)
 		defer cancel()
 		return c.Close(ctx)

@@ -19,11 +19,11 @@ func encodeInt8Arrays(c *pgx.Conn) {
 }
 
 // PlanEncode implements pgtype.Codec.
-func (a int8Array) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
+func (i int8Array) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
 	if _, ok := value.([]int64); ok && format == pgtype.BinaryFormatCode {
-		return a
+		return i
 	}
-	return a.Codec.PlanEncode(m, oid, format, value)
+	return i.Codec.PlanEncode(m, oid, format, value)
 }
 
 // Encode implements pgtype.EncodePlan.

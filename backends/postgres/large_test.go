@@ -20,7 +20,7 @@ func TestLargePayloadsNeedNoFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var b backends.Batch
+		var b backends.CommitContent
 		for range 16 {
 			b.Writes = append(b.Writes, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 1<<20)}}})
 		}

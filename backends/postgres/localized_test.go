@@ -56,7 +56,7 @@ func TestLocalizedServer(t *testing.T) {
 
 		must(t, url, `CREATE FUNCTION own() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$;
 			CREATE CONSTRAINT TRIGGER own AFTER INSERT ON qsidecar.qsidecar_jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION own()`)
-		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); !backends.IsRefused(err) {
+		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); !backends.IsRefused(err) {
 			t.Errorf("a deferred constraint: %v, want a refusal", err)
 		}
 	})

@@ -15,7 +15,7 @@ func TestKeyInAnOpenTransaction(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		tx := begun(t, s.o.URL, "INSERT INTO qsidecar.qsidecar_keys (queue, key, job, expires_at) VALUES ('q', 'k', 7, now() + interval '1 hour')")
-		b := backends.Batch{Writes: []backends.Write{
+		b := backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: "k"}}},
 		}}
 		ctx := testwait.Context(t)

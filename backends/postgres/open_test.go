@@ -134,7 +134,7 @@ func TestWithoutDDL(t *testing.T) {
 		s := open(t, Options{URL: as(t, url, role), Schema: "jobs"})
 		beat(t, s, 1)
 		id := []backends.NewJob{{Queue: "q", Key: "k", KeyTTL: time.Minute, Headers: map[string]string{"a": "b"}}, {Queue: "q"}, {Queue: "q", Delay: time.Hour}}
-		if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: id}}}); err != nil {
+		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: id}}}); err != nil {
 			t.Fatal(err)
 		}
 		jobs := take(t, s, 1, 9, 1)
@@ -146,7 +146,7 @@ func TestWithoutDDL(t *testing.T) {
 			l = append(l, backends.Lease{Job: j.ID, Token: j.Token})
 		}
 		for i, w := range []backends.Write{backends.Nack{Leases: l[:1], Dead: true}, backends.Release{Leases: l[1:], Uncounted: true}} {
-			if r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{w}}); err != nil || len(r.Writes[0].Lost) > 0 {
+			if r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{w}}); err != nil || len(r.Writes[0].Lost) > 0 {
 				t.Fatalf("write %d: %+v, %v", i, r, err)
 			}
 		}
@@ -327,7 +327,7 @@ func TestNotifications(t *testing.T) {
 		}
 		enqueue := func(s *Store, queue string) {
 			t.Helper()
-			if _, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}}); err != nil {
+			if _, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -428,7 +428,7 @@ func TestAPoolerComesInBetween(t *testing.T) {
 			}
 			return c
 		}})
-		enqueue := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+		enqueue := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 		if _, err := s.Commit(t.Context(), enqueue); err != nil {
 			t.Fatal(err)
 		}

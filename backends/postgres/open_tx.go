@@ -42,25 +42,25 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 }
 
 // Do implements backends.SQL.
-func (h *openTx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	ctx, done := h.s.Bound(ctx)
+func (o *openTx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	ctx, done := o.s.Bound(ctx)
 	defer done()
-	if h.t == nil {
-		h.begin()
+	if o.t == nil {
+		o.begin()
 	}
-	return h.failed(ctx, h.t.Do(ctx, statements...))
+	return o.failed(ctx, o.t.Do(ctx, statements...))
 }
 
 // begin queues the start of the transaction. Its settings end with the transaction: behind a
 // pooler, another client can get the session next.
-func (h *openTx) begin() {
-	h.t = h.newTx()
-	h.t.begin()
-	h.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(h.idle)+"', true), pg_catalog.set_config('lock_timeout', '500', true)", nil)
+func (o *openTx) begin() {
+	o.t = o.newTx()
+	o.t.begin()
+	o.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(o.idle)+"', true), pg_catalog.set_config('lock_timeout', '500', true)", nil)
 }
 
-func (h *openTx) newTx() *tx {
-	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch, present: h.present}
+func (o *openTx) newTx() *tx {
+	return &tx{s: o.s, c: o.c, release: func() { discard(context.Background(), o.c) }, batch: &pgx.Batch{}, epoch: sessionOf(o.c).epoch, present: o.present}
 }
 
 // present returns what makes statements read the time at which they run. qsidecar_now returns when the transaction began, which can be
@@ -72,13 +72,13 @@ func present(schema string) *strings.Replacer {
 }
 
 // failed classifies an error. A lost connection returns ErrTxLost: nothing is written before COMMIT.
-func (h *openTx) failed(ctx context.Context, err error) error {
-	if err == nil || !h.c.IsClosed() {
-		return lockedOut(h.s.Outcome(ctx, err))
+func (o *openTx) failed(ctx context.Context, err error) error {
+	if err == nil || !o.c.IsClosed() {
+		return lockedOut(o.s.Outcome(ctx, err))
 	}
-	if h.t != nil {
-		h.s.orphans.add(h.c) // the server may not have noticed it yet
-		h.t = nil
+	if o.t != nil {
+		o.s.orphans.add(o.c) // the server may not have noticed it yet
+		o.t = nil
 	}
 	return fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 }
@@ -89,91 +89,91 @@ const (
 )
 
 // CommitWith implements backends.OpenTx.
-func (h *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	ctx, done := h.s.Bound(ctx)
+func (o *openTx) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
+	ctx, done := o.s.Bound(ctx)
 	defer done()
-	if h.t == nil {
+	if o.t == nil {
 		return backends.Results{}, backends.ErrTxLost
 	}
-	k := h.s.NewCommit(b, hooks)
-	h.t.o = k.Options()
+	k := o.s.NewCommit(b, hooks)
+	o.t.o = k.Options()
 	for try := 1; ; try++ {
-		sent := h.t.sent
-		h.t.add(savepoint, nil)
-		if sql := lockTimeout(h.t.o); sql != "" {
-			h.t.add(sql, nil)
+		sent := o.t.sent
+		o.t.add(savepoint, nil)
+		if sql := lockTimeout(o.t.o); sql != "" {
+			o.t.add(sql, nil)
 		}
-		err := k.Run(ctx, h.t)
-		if err == nil && !h.t.asked {
-			err = h.t.Flush(ctx)
+		err := k.Run(ctx, o.t)
+		if err == nil && !o.t.asked {
+			err = o.t.Flush(ctx)
 		}
 		if err == nil {
 			break
 		}
-		if failed := h.undo(ctx, h.t.sent > sent); failed != nil {
-			discard(ctx, h.c)
-			return backends.Results{}, h.failed(ctx, errors.Join(failed, err))
+		if failed := o.undo(ctx, o.t.sent > sent); failed != nil {
+			discard(ctx, o.c)
+			return backends.Results{}, o.failed(ctx, errors.Join(failed, err))
 		}
 		if try == core.MaxTries || ctx.Err() != nil || !transient(err) && !errors.Is(err, core.ErrAgain) || !core.Pause(ctx, core.RetryPause<<try) {
-			return backends.Results{}, h.failed(ctx, err)
+			return backends.Results{}, o.failed(ctx, err)
 		}
 	}
-	t := h.t
-	h.t = nil
+	t := o.t
+	o.t = nil
 	err := t.commit(ctx)
 	switch {
 	case backends.Retryable(err):
 		return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 	case err != nil:
-		return backends.Results{}, lockedOut(h.s.Outcome(ctx, err))
+		return backends.Results{}, lockedOut(o.s.Outcome(ctx, err))
 	}
 	return k.Committed(), nil
 }
 
 // undo rolls back to the savepoint. sent is true if the server got any statements since then.
 // It has its own time limit, because ctx may have ended.
-func (h *openTx) undo(ctx context.Context, sent bool) error {
-	if h.c.IsClosed() {
+func (o *openTx) undo(ctx context.Context, sent bool) error {
+	if o.c.IsClosed() {
 		return errors.New("the connection was lost")
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	last := *h.t
-	*h.t = *h.newTx()
-	h.t.o, h.t.epoch, h.t.fired = last.o, last.epoch, last.fired
+	last := *o.t
+	*o.t = *o.newTx()
+	o.t.o, o.t.epoch, o.t.fired = last.o, last.epoch, last.fired
 	if !sent {
-		h.t.owners, h.t.kept = last.kept, last.kept
+		o.t.owners, o.t.kept = last.kept, last.kept
 		return nil
 	}
-	_, err := h.c.Exec(ctx, toSavepoint)
+	_, err := o.c.Exec(ctx, toSavepoint)
 	return err
 }
 
 // Rollback implements backends.OpenTx.
-func (h *openTx) Rollback(ctx context.Context) error {
-	if h.c.IsClosed() {
-		return h.failed(ctx, errors.New("it was lost before"))
+func (o *openTx) Rollback(ctx context.Context) error {
+	if o.c.IsClosed() {
+		return o.failed(ctx, errors.New("it was lost before"))
 	}
-	if h.c.PgConn().TxStatus() != 'I' {
-		ctx, done := h.s.Bound(ctx)
+	if o.c.PgConn().TxStatus() != 'I' {
+		ctx, done := o.s.Bound(ctx)
 		defer done()
-		if _, err := h.c.Exec(ctx, "ROLLBACK"); err != nil {
-			return h.failed(ctx, err)
+		if _, err := o.c.Exec(ctx, "ROLLBACK"); err != nil {
+			return o.failed(ctx, err)
 		}
 	}
-	h.t = nil
+	o.t = nil
 	return nil
 }
 
 // Ping implements backends.OpenTx.
-func (h *openTx) Ping(ctx context.Context) error {
-	ctx, done := h.s.Bound(ctx)
+func (o *openTx) Ping(ctx context.Context) error {
+	ctx, done := o.s.Bound(ctx)
 	defer done()
-	return h.failed(ctx, h.c.Ping(ctx))
+	return o.failed(ctx, o.c.Ping(ctx))
 }
 
 // Open implements backends.OpenTx.
-func (h *openTx) Open() bool { return h.t != nil && !h.c.IsClosed() }
+func (o *openTx) Open() bool { return o.t != nil && !o.c.IsClosed() }
 
 // Close implements backends.OpenTx.
-func (h *openTx) Close() { discard(context.Background(), h.c) }
+func (o *openTx) Close() { discard(context.Background(), o.c) }

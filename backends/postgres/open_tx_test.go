@@ -29,7 +29,7 @@ func TestOpenTxCommitLost(t *testing.T) {
 					must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
 					h := held(t, s)
 					lose(s, before)
-					_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+					_, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds)
 					if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
 						t.Errorf("%v, want %v", err, want)
 					}
@@ -51,12 +51,12 @@ func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2)); INSERT INTO q VALUES (1, 1)")
 		h := held(t, s)
 		for range 2 {
-			if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !backends.IsRefused(err) || !h.Open() {
+			if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds); !backends.IsRefused(err) || !h.Open() {
 				t.Fatalf("%v, open: %t", err, h.Open())
 			}
 		}
 		never := errors.New("not sent")
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.Batch) error { return never }}); !errors.Is(err, never) || !h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, backends.TxHooks{Before: func(context.Context, backends.SQL, *backends.CommitContent) error { return never }}); !errors.Is(err, never) || !h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 		if err := exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT"); err == nil {
@@ -84,7 +84,7 @@ func TestOpenTxIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the row is free", func() bool { return exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") == nil })
-		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
+		if _, err := h.CommitWith(t.Context(), backends.CommitContent{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
 		}
 	})
@@ -108,7 +108,7 @@ func TestOpenTxOutlivesTransactionTimeout(t *testing.T) {
 }
 
 // adds changes the row in the transaction.
-var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE public.q SET n = n + 1 WHERE true"})
 }}
 

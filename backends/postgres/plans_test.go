@@ -47,7 +47,7 @@ func TestPlans(t *testing.T) {
 		must(t, url, "VACUUM ANALYZE")
 		checkPlans(t, s, "known to be empty")
 		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = false);
-			INSERT INTO qsidecar.qsidecar_jobs (queue, state, run_at, finished_at, expires_at, due_at, owner, token_sidecar, token_number, claimed_at)
+			INSERT INTO qsidecar.qsidecar_jobs (queue, state, run_at, finished_at, prune_at, due_at, owner, token_sidecar, token_number, claimed_at)
 			SELECT 'q', s, CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, f, f, CASE s WHEN 'claimed' THEN now() END,
 				CASE s WHEN 'claimed' THEN 1 END, CASE s WHEN 'claimed' THEN 1 END, CASE s WHEN 'claimed' THEN n END, CASE s WHEN 'claimed' THEN now() END
 			FROM generate_series(1, 2000) n CROSS JOIN unnest('{ready,scheduled,claimed,done,dead}'::text[]) s
@@ -189,10 +189,10 @@ func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []
 	return r.Claims[0].Jobs
 }
 
-func claimBatch(host backends.Identity, n int, from uint64) backends.Batch {
+func claimBatch(host backends.Identity, n int, from uint64) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
 	}
-	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 }

@@ -17,7 +17,7 @@ func TestPruneUnderASnapshot(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
 		s := open(t, Options{URL: url})
-		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, expires_at)
+		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, prune_at)
 			SELECT 'q', 'done', now() - interval '1 day', now() - n * interval '1 s' FROM generate_series(1, 10000) n`)
 		must(t, url, `ANALYZE qsidecar.qsidecar_jobs`)
 		look, err := pgx.Connect(t.Context(), url)

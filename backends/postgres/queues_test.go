@@ -102,7 +102,7 @@ func (c *circulation) turn(to string, from ...string) {
 		claim.Queues = append(claim.Queues, backends.Policy{Queue: q, MaxAttempts: 20, RetainDead: time.Hour})
 	}
 	writes := []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: to}}}, backends.Ack{Leases: c.last}}
-	r, err := c.Commit(c.b.Context(), backends.Batch{Host: 1, Writes: writes, Claims: []backends.Claim{claim}})
+	r, err := c.Commit(c.b.Context(), backends.CommitContent{Host: 1, Writes: writes, Claims: []backends.Claim{claim}})
 	if err != nil || len(r.Claims[0].Jobs) != 1 {
 		c.b.Fatal(r, err)
 	}
@@ -116,7 +116,7 @@ func (c *circulation) drain(n int) (queues []string) {
 		queues = append(queues, fmt.Sprintf("gone%d", i))
 		c.turn(queues[i], queues[i])
 	}
-	if _, err := c.Commit(c.b.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: c.last}}}); err != nil {
+	if _, err := c.Commit(c.b.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: c.last}}}); err != nil {
 		c.b.Fatal(err)
 	}
 	c.last = nil

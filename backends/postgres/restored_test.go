@@ -101,7 +101,7 @@ func TestFilesRestoredInACommit(t *testing.T) {
 				}
 			}
 			s.fault.Store(&restore)
-			_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("lost")}}}}})
+			_, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("lost")}}}}})
 			if now == "committed" {
 				if !errors.Is(err, backends.ErrUnknownOutcome) {
 					t.Errorf("%v, want an unknown outcome", err)

@@ -60,7 +60,7 @@ func TestSequenceBehindTheIDs(t *testing.T) {
 					for i, s := range both {
 						wg.Go(func() {
 							for n := range 20 {
-								r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q", Key: fmt.Sprint(i, n)}}}}})
+								r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q", Key: fmt.Sprint(i, n)}}}}})
 								if err != nil {
 									t.Errorf("enqueue: %v", err)
 									return

@@ -170,18 +170,18 @@ type settled struct {
 }
 
 // do runs f in a transaction with the settings.
-func (x settled) do(ctx context.Context, f func(c *pgx.Conn) error) error {
-	c := x.c
+func (s settled) do(ctx context.Context, f func(c *pgx.Conn) error) error {
+	c := s.c
 	if c == nil {
-		acquired, err := x.s.pool.Acquire(ctx)
+		acquired, err := s.s.pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer acquired.Release() // it closes a connection that is still in a transaction
 		c = acquired.Conn()
 	}
-	_, err := c.Exec(ctx, x.s.beginPooled())
-	if err = x.s.unset(err); err == nil {
+	_, err := c.Exec(ctx, s.s.beginPooled())
+	if err = s.s.unset(err); err == nil {
 		err = f(c)
 	}
 	if c.IsClosed() {
@@ -195,20 +195,20 @@ func (x settled) do(ctx context.Context, f func(c *pgx.Conn) error) error {
 	return cmp.Or(err, ended)
 }
 
-func (x settled) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	err = x.do(ctx, func(c *pgx.Conn) (err error) {
+func (s settled) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = s.do(ctx, func(c *pgx.Conn) (err error) {
 		tag, err = c.Exec(ctx, sql, args...)
 		return err
 	})
 	return tag, err
 }
 
-func (x settled) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (s settled) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return settledRow(func(to ...any) error {
-		return x.do(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, sql, args...).Scan(to...) })
+		return s.do(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, sql, args...).Scan(to...) })
 	})
 }
 
 type settledRow func(to ...any) error
 
-func (r settledRow) Scan(to ...any) error { return r(to...) }
+func (s settledRow) Scan(to ...any) error { return s(to...) }

@@ -275,7 +275,7 @@ func TestStandby(t *testing.T) {
 }
 
 func enqueue(t *testing.T, s *Store) (backends.Results, error) {
-	return s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+	return s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 }
 
 // TestReadOnlyByDefault: an owner's default does not prevent a sidecar from writing. A server

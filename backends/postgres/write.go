@@ -24,7 +24,7 @@ type newJobs struct {
 	ttl            []int64
 }
 
-func (c *newJobs) add(j *core.NewJob) {
+func (n *newJobs) add(j *core.NewJob) {
 	headers := ""
 	if len(j.Headers) > 0 {
 		text, _ := json.Marshal(j.Headers) // marshaling a map of strings can't fail
@@ -38,11 +38,11 @@ func (c *newJobs) add(j *core.NewJob) {
 	if j.Delay <= 0 && !j.RunAt.IsZero() {
 		runAt = &j.RunAt
 	}
-	c.queue, c.payload, c.headers = append(c.queue, j.Queue), append(c.payload, payload), append(c.headers, headers)
-	c.priority, c.max = append(c.priority, j.Priority), append(c.max, int16(j.MaxAttempts))
-	c.delay, c.timeout = append(c.delay, max(core.MS(j.Delay), 0)), append(c.timeout, core.MS(j.Timeout))
-	c.runAt = append(c.runAt, runAt)
-	c.key, c.ttl = append(c.key, j.Key), append(c.ttl, core.MS(j.KeyTTL))
+	n.queue, n.payload, n.headers = append(n.queue, j.Queue), append(n.payload, payload), append(n.headers, headers)
+	n.priority, n.max = append(n.priority, j.Priority), append(n.max, int16(j.MaxAttempts))
+	n.delay, n.timeout = append(n.delay, max(core.MS(j.Delay), 0)), append(n.timeout, core.MS(j.Timeout))
+	n.runAt = append(n.runAt, runAt)
+	n.key, n.ttl = append(n.key, j.Key), append(n.ttl, core.MS(j.KeyTTL))
 }
 
 // Insert implements core.Writer. Jobs without a key use the shorter statement.
@@ -279,12 +279,12 @@ type endings struct {
 	result                                  [][]byte
 }
 
-func (x *endings) add(r *core.Row) {
+func (e *endings) add(r *core.Row) {
 	c := &r.Change
-	x.id, x.state, x.attempts = append(x.id, r.ID), append(x.state, string(c.State)), append(x.attempts, int64(c.Attempts))
-	x.losses, x.unrecorded = append(x.losses, int64(c.Losses)), append(x.unrecorded, int64(c.PrefetchLosses))
-	x.back, x.delay = append(x.back, c.SamePosition), append(x.delay, core.MS(c.Delay))
-	x.cause, x.message, x.result = append(x.cause, string(c.Cause)), append(x.message, c.Message), append(x.result, c.Result)
+	e.id, e.state, e.attempts = append(e.id, r.ID), append(e.state, string(c.State)), append(e.attempts, int64(c.Attempts))
+	e.losses, e.unrecorded = append(e.losses, int64(c.Losses)), append(e.unrecorded, int64(c.PrefetchLosses))
+	e.back, e.delay = append(e.back, c.SamePosition), append(e.delay, core.MS(c.Delay))
+	e.cause, e.message, e.result = append(e.cause, string(c.Cause)), append(e.message, c.Message), append(e.result, c.Result)
 }
 
 // renewals are the arrays of claims that continue.

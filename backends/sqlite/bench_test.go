@@ -54,7 +54,7 @@ func claimAck(b *testing.B, s *Store, n int) {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "worker"})
 		}
-		r, err := s.Commit(b.Context(), backends.Batch{
+		r, err := s.Commit(b.Context(), backends.CommitContent{
 			Host: host, Writes: []backends.Write{backends.Ack{Leases: last}}, Claims: []backends.Claim{c},
 		})
 		if err != nil || len(r.Writes[0].Lost) != 0 || len(r.Claims[0].Jobs) != n {
@@ -88,7 +88,7 @@ func fill(b *testing.B, s *Store, n int) {
 	for i := range jobs {
 		jobs[i] = backends.NewJob{Queue: "q", Payload: make([]byte, 100)}
 	}
-	if _, err := s.Commit(b.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
+	if _, err := s.Commit(b.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -50,7 +50,7 @@ func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *
 type claimResults []backends.ClaimResult
 
 // Finish implements core.Claims.
-func (x claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { return x, nil }
+func (c claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { return c, nil }
 
 // Committed implements core.Claims.
 func (claimResults) Committed() {}
@@ -189,11 +189,12 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 // bury moves a job to dead if its payload exceeds the claim's limit.
 func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	message := backends.TooLarge(j.size, c.MaxPayload)
-	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
+	err := c.one(c.sql.bury, j.attempts+1, j.Fence, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
+		c.now, after(c.now, p.RetainDead), message, j.id)
+	if err != nil {
 		return err
 	}
-	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
-		c.now, after(c.now, p.RetainDead), message, j.id)
+	err = c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message)
 	c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 	if err != nil || j.Key == "" {
 		return err

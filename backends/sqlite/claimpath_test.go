@@ -92,7 +92,7 @@ func (c *claimer) turn(b *testing.B, n, jobs int, last bool) {
 			c.number++
 			cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: c.number}, Prefetch: true})
 		}
-		r, err := c.Commit(b.Context(), backends.Batch{
+		r, err := c.Commit(b.Context(), backends.CommitContent{
 			Host: 1, Writes: []backends.Write{backends.Ack{Leases: c.held}}, Claims: []backends.Claim{cl},
 		})
 		if err != nil || len(r.Writes[0].Lost) != 0 || len(r.Claims[0].Jobs) != len(cl.Slots) {

@@ -107,17 +107,17 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 		t.Fatalf("%v, %v", held, err)
 	}
 	r.Leases = []backends.Lease{held[0].Lease}
-	if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{r}}); err != nil {
+	if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{r}}); err != nil {
 		t.Fatal(err)
 	}
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 1}}, Slots: []backends.Slot{{Worker: "evil"}}}
-	res, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
+	res, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}})
 	if err != nil || len(res.Claims) != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	says(t, res.Claims[0].Err, false, true, "not him")
 	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction, and the next one works
-	if res, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}}); err != nil || len(res.Claims[0].Jobs) != 1 {
+	if res, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}}); err != nil || len(res.Claims[0].Jobs) != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

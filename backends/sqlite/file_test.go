@@ -107,7 +107,7 @@ func TestAFullDisk(t *testing.T) {
 		}
 	}
 	put := func(size int) error {
-		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+		_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, size)}}},
 		}})
 		return err
@@ -141,7 +141,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 				return
 			}
 			stores[i] = s
-			if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+			if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 				backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}},
 			}}); err != nil {
 				t.Error(err)

@@ -73,7 +73,7 @@ func TestLaterInsertsGoBehind(t *testing.T) {
 	insert("a")
 	insert("b")
 	j := claim(t, s, 1, "q", 1)
-	if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+	if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 		backends.Nack{Leases: []backends.Lease{{Job: j[0].ID, Token: j[0].Token}}, HasDelay: true},
 	}}); err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestARowDeletedByHand(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	put := func() backends.Stored {
-		r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+		r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: "k", KeyTTL: 1 << 40}}},
 		}})
 		if err != nil {
@@ -109,7 +109,7 @@ func TestARowDeletedByHand(t *testing.T) {
 	first := put()
 	j := claim(t, s, 1, "q", 1)[0]
 	lease := []backends.Lease{{Job: j.ID, Token: j.Token}}
-	if _, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+	if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 		backends.Nack{Leases: lease, HasDelay: true, Error: "e"},
 	}}); err != nil {
 		t.Fatal(err)

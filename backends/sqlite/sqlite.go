@@ -185,48 +185,48 @@ type readers struct {
 
 const maxReaders = 4
 
-func (p *readers) init(path string) {
-	p.path, p.free = path, make(chan *conn, maxReaders)
+func (r *readers) init(path string) {
+	r.path, r.free = path, make(chan *conn, maxReaders)
 	for range maxReaders {
-		p.free <- nil
+		r.free <- nil
 	}
 }
 
-func (p *readers) get(ctx context.Context) (*conn, error) {
+func (r *readers) get(ctx context.Context) (*conn, error) {
 	select {
-	case c := <-p.free:
+	case c := <-r.free:
 		if c != nil {
 			return c, nil
 		}
 	case <-ctx.Done():
 		return nil, ended(ctx, "waiting for a connection that reads")
 	}
-	c, err := connect(p.path, "busy_timeout=2000", "query_only=1")
+	c, err := connect(r.path, "busy_timeout=2000", "query_only=1")
 	if err != nil {
-		p.free <- nil
+		r.free <- nil
 	}
 	return c, err
 }
 
 // put returns c to the pool, or closes it if it is broken.
-func (p *readers) put(c *conn, broken bool) (err error) {
+func (r *readers) put(c *conn, broken bool) (err error) {
 	if broken {
 		err, c = c.close(), nil
 	}
-	p.free <- c
+	r.free <- c
 	return err
 }
 
 // close waits for all connections, until ctx ends, and closes them.
-func (p *readers) close(ctx context.Context) (err error) {
+func (r *readers) close(ctx context.Context) (err error) {
 	for range maxReaders {
 		select {
-		case c := <-p.free:
+		case c := <-r.free:
 			if c != nil {
 				err = errors.Join(err, c.close())
 			}
 		case <-ctx.Done():
-			return errors.Join(err, fmt.Errorf("%s: a query is still running: %w", p.path, context.Cause(ctx)))
+			return errors.Join(err, fmt.Errorf("%s: a query is still running: %w", r.path, context.Cause(ctx)))
 		}
 	}
 	return err

@@ -54,7 +54,7 @@ func claim(t testing.TB, s *Store, host backends.Identity, queue string, n int) 
 	for i := range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: uint64(i)}})
 	}
-	r, err := s.Commit(t.Context(), backends.Batch{Host: host, Claims: []backends.Claim{c}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Host: host, Claims: []backends.Claim{c}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,7 +166,6 @@ func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, erro
 	}
 	if t.repaired {
 		s.log.Warn("sequence repaired", "event", "sequence_repaired", "path", s.path, "number", t.seq)
-		s.Cursors.Reset() // jobs can have got positions that claims have passed
 	}
 	if err = s.commit(*c, marked); err == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 func TestRoomInTheWAL(t *testing.T) {
 	s := fresh(t)
 	release := hold(t, s)
-	large := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 1<<20)}}}}}
+	large := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 1<<20)}}}}}
 	stored, room := int64(0), false
 	for !room || stored < walUsual>>20+5 {
 		if _, err := s.Commit(t.Context(), large); err != nil {

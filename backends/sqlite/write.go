@@ -263,7 +263,7 @@ func (t *tx) end(c *claimed) (err error) {
 
 // failed records a failure. The caller updates the row's last_error.
 func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) error {
-	_, err := t.exec(t.sql.fail, id, attempt, string(cause), message, t.now)
+	_, err := t.exec(t.sql.fail, attempt, string(cause), message, t.now, id)
 	return err
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-var one = backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+var one = backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 
 func ready(t testing.TB, s *Store) int64 {
 	t.Helper()
@@ -240,7 +240,7 @@ func TestADamagedFile(t *testing.T) {
 	if err := exec(t, s, `DROP TABLE qsidecar_keys; CREATE TABLE qsidecar_keys (other)`); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+	_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{
 		backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: "k"}}},
 	}})
 	if err == nil || backends.Retryable(err) || backends.IsRefused(err) || !strings.Contains(err.Error(), s.path) {

@@ -115,8 +115,8 @@ type preparedAll []*prepared
 
 // report passes the results on after all have arrived: if the batch is retried, the statements still get them only
 // once.
-func (all preparedAll) report() error {
-	for _, q := range all {
+func (p preparedAll) report() error {
+	for _, q := range p {
 		q.st.Matched = q.matched
 		if q.st.Row == nil {
 			continue
@@ -177,7 +177,7 @@ func prepare(n int, st *backends.Statement) (*prepared, error) {
 }
 
 // collect reads a row, each cell as a text or bytes. NULL is nil.
-func (q *prepared) collect(rows *sql.Rows) error {
+func (p *prepared) collect(rows *sql.Rows) error {
 	columns, err := rows.Columns()
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (q *prepared) collect(rows *sql.Rows) error {
 			cells[i] = fmt.Append(nil, v)
 		}
 	}
-	q.rows = append(q.rows, cells)
+	p.rows = append(p.rows, cells)
 	return nil
 }
 

@@ -37,12 +37,12 @@ SELECT @id AS id;`
 
 // besideReaders shows that half of the workers can be the table's own readers, in their own
 // T-SQL. Every message is worked once, and the rows end as those readers would leave them.
-func (k *adopter) besideReaders(db *sql.DB, messages int) {
-	k.Helper()
+func (a *adopter) besideReaders(db *sql.DB, messages int) {
+	a.Helper()
 	exec := func(text string, arg sql.NamedArg) {
-		k.Helper()
-		if _, err := db.ExecContext(k.Context(), text, arg); err != nil {
-			k.Fatalf("%s: %v", text, err)
+		a.Helper()
+		if _, err := db.ExecContext(a.Context(), text, arg); err != nil {
+			a.Fatalf("%s: %v", text, err)
 		}
 	}
 	for n := range messages {
@@ -57,51 +57,51 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 	}
 	// Batches have a statement for each number of jobs. The workers below claim one each, so that
 	// the emulator meets the same statements in every run.
-	two := k.claim("orders", 2, 0)
+	two := a.claim("orders", 2, 0)
 	for _, j := range two {
 		note(j.ID, "sidecar")
 	}
-	k.write(backends.Ack{Leases: leasesOf(two...)}, 0)
+	a.write(backends.Ack{Leases: leasesOf(two...)}, 0)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range 2 {
 		wg.Go(func() {
 			for errs[i] == nil {
 				var id sql.NullInt64
-				if errs[i] = again1205(func() error { return db.QueryRowContext(k.Context(), readLocked).Scan(&id) }); errs[i] != nil || !id.Valid {
+				if errs[i] = again1205(func() error { return db.QueryRowContext(a.Context(), readLocked).Scan(&id) }); errs[i] != nil || !id.Valid {
 					return
 				}
 				note(fmt.Sprint(id.Int64), "own")
-				_, errs[i] = db.ExecContext(k.Context(), readDone, sql.Named("id", id.Int64))
+				_, errs[i] = db.ExecContext(a.Context(), readDone, sql.Named("id", id.Int64))
 			}
 		})
-		wg.Go(func() { errs[2+i] = k.workAll(note) })
+		wg.Go(func() { errs[2+i] = a.workAll(note) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
 	kinds := map[string]int{}
 	for id, who := range worked {
 		kinds[who[0]]++
 		if len(who) != 1 {
-			k.Errorf("the message %s was worked by %v", id, who)
+			a.Errorf("the message %s was worked by %v", id, who)
 		}
 	}
 	done := 0
-	if err := db.QueryRowContext(k.Context(), readCount).Scan(&done); err != nil || done != messages || len(worked) != messages {
-		k.Errorf("%d messages, %d worked, %d done, %v", messages, len(worked), done, err)
+	if err := db.QueryRowContext(a.Context(), readCount).Scan(&done); err != nil || done != messages || len(worked) != messages {
+		a.Errorf("%d messages, %d worked, %d done, %v", messages, len(worked), done, err)
 	}
-	k.Logf("worked by: %v", kinds)
+	a.Logf("worked by: %v", kinds)
 	// The published form takes a job that a sidecar has claimed. The sidecar notices.
 	exec(readWritten, sql.Named("text", "raced"))
-	raced := k.one("orders")
+	raced := a.one("orders")
 	var id int
 	if _, err := fmt.Sscan(raced.ID, &id); err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
 	exec(readPlain, sql.Named("id", id))
-	k.write(backends.Ack{Leases: leasesOf(raced)}, 1)
+	a.write(backends.Ack{Leases: leasesOf(raced)}, 1)
 }
 
 // again1205 retries after a deadlock, as the table's own readers do.
@@ -114,10 +114,10 @@ func again1205(f func() error) error {
 }
 
 // workAll claims and acks until no job is left.
-func (k *adopter) workAll(note func(id, who string)) error {
+func (a *adopter) workAll(note func(id, who string)) error {
 	for {
-		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-		r, err := k.Commit(k.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}})
+		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{a.slot(0)}}
+		r, err := a.Commit(a.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}})
 		if err != nil || len(r.Claims[0].Jobs) == 0 {
 			return err
 		}
@@ -125,9 +125,9 @@ func (k *adopter) workAll(note func(id, who string)) error {
 			note(j.ID, "sidecar")
 		}
 		ack := []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}
-		r, err = k.Commit(k.Context(), backends.Batch{Writes: ack})
+		r, err = a.Commit(a.Context(), backends.CommitContent{Writes: ack})
 		for err == nil && r.Writes[0].Err != nil { // a reader has the row locked for a moment
-			r, err = k.Commit(k.Context(), backends.Batch{Writes: ack, WaitForLocks: true})
+			r, err = a.Commit(a.Context(), backends.CommitContent{Writes: ack, WaitForLocks: true})
 		}
 		if err == nil && len(r.Writes[0].Lost) > 0 {
 			err = fmt.Errorf("lost: %v", r.Writes[0].Lost)
@@ -196,33 +196,33 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 
 // lockedOnSQLServer shows that a row that another program has locked is passed over, and that no other job waits for
 // its settle or reap.
-func (k *adopter) lockedOnSQLServer(db *sql.DB) {
-	k.Helper()
+func (a *adopter) lockedOnSQLServer(db *sql.DB) {
+	a.Helper()
 	for _, text := range []string{"a", "b", "c"} {
-		if _, err := db.ExecContext(k.Context(), readWritten, sql.Named("text", text)); err != nil {
-			k.Fatal(err)
+		if _, err := db.ExecContext(a.Context(), readWritten, sql.Named("text", text)); err != nil {
+			a.Fatal(err)
 		}
 	}
-	first, second := k.one("orders"), k.claim("orders", 1, time.Hour)[0]
-	tx, err := db.BeginTx(k.Context(), nil)
+	first, second := a.one("orders"), a.claim("orders", 1, time.Hour)[0]
+	tx, err := db.BeginTx(a.Context(), nil)
 	if err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
-	if _, err := tx.ExecContext(k.Context(), "UPDATE [dbo].[MsgQueue] SET [Msg] = N'held' WHERE [MsgId] = "+first.ID); err != nil {
-		k.Fatal(err)
+	if _, err := tx.ExecContext(a.Context(), "UPDATE [dbo].[MsgQueue] SET [Msg] = N'held' WHERE [MsgId] = "+first.ID); err != nil {
+		a.Fatal(err)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, WaitForLocks: true}); !errors.As(err, &locked) {
-		k.Errorf("%v", err)
+	if _, err := a.Commit(context.WithoutCancel(a.Context()), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, WaitForLocks: true}); !errors.As(err, &locked) {
+		a.Errorf("%v", err)
 	}
-	k.write(backends.Ack{Leases: leasesOf(second)}, 0)
-	if third := k.one("orders"); third.ID == first.ID {
-		k.Errorf("%+v", third)
+	a.write(backends.Ack{Leases: leasesOf(second)}, 0)
+	if third := a.one("orders"); third.ID == first.ID {
+		a.Errorf("%+v", third)
 	}
 	if err := tx.Rollback(); err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
-	k.write(backends.Ack{Leases: leasesOf(first)}, 0)
+	a.write(backends.Ack{Leases: leasesOf(first)}, 0)
 }
 
 // TestAdoptedGuess shows the mapping that `qsidecar adopt` proposes for system D's table.

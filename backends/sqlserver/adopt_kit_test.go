@@ -154,102 +154,102 @@ func adopting(t *testing.T, tables map[string]mapping.Table, rows ...string) *ad
 	return k
 }
 
-func (k *adopter) beat(host backends.Identity) {
-	k.Helper()
-	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
-		k.Fatal(err)
+func (a *adopter) beat(host backends.Identity) {
+	a.Helper()
+	if _, err := a.Heartbeat(a.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+		a.Fatal(err)
 	}
 }
 
 // sql runs the owner's own statements, written for PostgreSQL.
-func (k *adoption) sql(text string) {
-	k.Helper()
-	if _, err := k.beside.Exec(k.Context(), text); err != nil {
-		k.Fatalf("%s: %v", text, err)
+func (a *adoption) sql(text string) {
+	a.Helper()
+	if _, err := a.beside.Exec(a.Context(), text); err != nil {
+		a.Fatalf("%s: %v", text, err)
 	}
 }
 
 // shows compares a query's rows, each one text, with the expected ones.
-func (k *adoption) shows(query string, want ...string) {
-	k.Helper()
-	rows, err := k.beside.Query(k.Context(), query)
+func (a *adoption) shows(query string, want ...string) {
+	a.Helper()
+	rows, err := a.beside.Query(a.Context(), query)
 	if err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		k.Fatalf("%s: %v", query, err)
+		a.Fatalf("%s: %v", query, err)
 	}
 	if d := cmp.Diff(want, got); d != "" && len(want)+len(got) > 0 {
-		k.Errorf("%s (-want +got):\n%s", query, d)
+		a.Errorf("%s (-want +got):\n%s", query, d)
 	}
 }
 
-func (k *adopter) slot(lease time.Duration) backends.Slot {
-	return backends.Slot{Token: backends.Token{Host: me, Number: k.slots.Add(1)}, Lease: lease, Worker: "worker"}
+func (a *adopter) slot(lease time.Duration) backends.Slot {
+	return backends.Slot{Token: backends.Token{Host: me, Number: a.slots.Add(1)}, Lease: lease, Worker: "worker"}
 }
 
-func (k *adopter) claim(queue string, n int, lease time.Duration) []backends.Job {
-	k.Helper()
+func (a *adopter) claim(queue string, n int, lease time.Duration) []backends.Job {
+	a.Helper()
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 	for range n {
-		c.Slots = append(c.Slots, k.slot(lease))
+		c.Slots = append(c.Slots, a.slot(lease))
 	}
-	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return a.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
-func (k *adopter) one(queue string) backends.Job {
-	k.Helper()
-	jobs := k.claim(queue, 1, 0)
+func (a *adopter) one(queue string) backends.Job {
+	a.Helper()
+	jobs := a.claim(queue, 1, 0)
 	if len(jobs) != 1 {
-		k.Fatalf("%d jobs, want 1", len(jobs))
+		a.Fatalf("%d jobs, want 1", len(jobs))
 	}
 	return jobs[0]
 }
 
-func (k *adopter) commit(b backends.Batch) backends.Results {
-	k.Helper()
-	r, err := k.Commit(k.Context(), b)
+func (a *adopter) commit(b backends.CommitContent) backends.Results {
+	a.Helper()
+	r, err := a.Commit(a.Context(), b)
 	if err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
-	backendtest.CheckFailedCounts(k, b, r)
+	backendtest.CheckFailedCounts(a, b, r)
 	return r
 }
 
 // write makes one write and checks how many leases were lost.
-func (k *adopter) write(w backends.Write, lost int) backends.WriteResult {
-	k.Helper()
-	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+func (a *adopter) write(w backends.Write, lost int) backends.WriteResult {
+	a.Helper()
+	r := a.commit(backends.CommitContent{Writes: []backends.Write{w}}).Writes[0]
 	if len(r.Lost) != lost {
-		k.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
+		a.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
 	}
 	return r
 }
 
-func (k *adopter) sweep(s backends.Maintenance) backends.MaintenanceResult {
-	k.Helper()
+func (a *adopter) sweep(s backends.Maintenance) backends.MaintenanceResult {
+	a.Helper()
 	s.Limit = 100
-	r, err := k.Maintain(k.Context(), s)
+	r, err := a.Maintain(a.Context(), s)
 	if err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
-	backendtest.CheckReapedCounts(k, r)
+	backendtest.CheckReapedCounts(a, r)
 	return r
 }
 
-func (k *adopter) command(c backends.Command, want int64) {
-	k.Helper()
-	if n, _, err := k.Command(k.Context(), c); err != nil || n != want {
-		k.Errorf("command %d: %d, %v; want %d", c.Kind, n, err, want)
+func (a *adopter) command(c backends.Command, want int64) {
+	a.Helper()
+	if n, _, err := a.Command(a.Context(), c); err != nil || n != want {
+		a.Errorf("command %d: %d, %v; want %d", c.Kind, n, err, want)
 	}
 }
 
-func (k *adopter) peek(p backends.Peek) []backends.View {
-	k.Helper()
-	views, err := k.Peek(k.Context(), p)
+func (a *adopter) peek(p backends.Peek) []backends.View {
+	a.Helper()
+	views, err := a.Peek(a.Context(), p)
 	if err != nil {
-		k.Error(err)
+		a.Error(err)
 	}
 	return views
 }
@@ -292,9 +292,9 @@ func (r *recorder) Query(ctx context.Context, statements ...*backends.Statement)
 	return r.Store.Query(ctx, statements...)
 }
 
-func (r *recorder) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+func (r *recorder) CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error) {
 	if before := also.Before; before != nil {
-		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 			return before(ctx, noted{sql, r}, b)
 		}
 	}
@@ -340,19 +340,19 @@ func golden(c call) string {
 // grammars of T-SQL parse them, names are looked up, types of comparisons are checked, and the
 // rules of testdata/tsql/adopted.py are applied. There are no golden files of them, because
 // package adopted writes their texts.
-func (k *adoption) isTSQL(name string) {
-	k.Helper()
+func (a *adoption) isTSQL(name string) {
+	a.Helper()
 	if testing.Short() {
 		return // make check runs this
 	}
 	var all []string
-	for _, text := range k.engine.seen {
+	for _, text := range a.engine.seen {
 		all = append(all, text)
 	}
 	slices.Sort(all)
-	file := filepath.Join(k.TempDir(), name+".sql")
+	file := filepath.Join(a.TempDir(), name+".sql")
 	if err := os.WriteFile(file, []byte(strings.Join(all, "\n")), 0o644); err != nil {
-		k.Fatal(err)
+		a.Fatal(err)
 	}
-	checkTSQL(k.T, "adopted", file)
+	checkTSQL(a.T, "adopted", file)
 }

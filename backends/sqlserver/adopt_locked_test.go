@@ -21,7 +21,7 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	k.engine.seen = map[string]string{}
 	k.sql("BEGIN")
 	k.sql(`SELECT 1 FROM dbo."MsgQueue" WHERE "MsgId" = ` + taken.ID + ` FOR UPDATE`)
-	r, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(free)}, backends.Ack{Leases: leasesOf(taken)}}})
+	r, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(free)}, backends.Ack{Leases: leasesOf(taken)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

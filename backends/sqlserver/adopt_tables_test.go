@@ -50,7 +50,7 @@ func TestAdoptedKeys(t *testing.T) {
 	}
 	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
 	var u *backends.UnsupportedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
 		t.Errorf("nothing gives its key: %v", err)
 	}
 	k.isTSQL("order_lines")
@@ -93,39 +93,39 @@ func TestAdoptedKinds(t *testing.T) {
 
 // allKinds stores values of all kinds, and reads them back. It returns the id of a scheduled
 // job.
-func (k *adopter) allKinds() (later string) {
-	k.Helper()
+func (a *adopter) allKinds() (later string) {
+	a.Helper()
 	within := withinNow()
 	headers := map[string]string{"Name": "Zoë", "Price": "12.5000", "Note": "a note", "Doc": "<a>b</a>"}
-	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{
+	r := a.write(backends.Enqueue{Jobs: []backends.NewJob{
 		{Queue: "kinds", Payload: []byte{0, 0xff, 'x'}, Headers: headers, Priority: 5},
 		{Queue: "kinds", Payload: []byte("later"), Delay: time.Hour, Priority: 7},
 		{Queue: "kinds", RunAt: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"Weight": "0.5"}},
 		{Queue: "kept", Payload: []byte(`{"Name": "n", "Body": "AP8=", "Note": null}`)},
 	}}, 0)
-	jobs := k.claim("kinds", 5, 0)
+	jobs := a.claim("kinds", 5, 0)
 	if len(jobs) != 2 || jobs[0].ID != r.Stored[0].ID || string(jobs[0].Payload) != "\x00\xffx" || jobs[0].Priority != 5 || fmt.Sprint(jobs[0].Headers) != fmt.Sprint(headers) ||
 		!within(jobs[0].EnqueuedAt, 0) || jobs[1].ID != r.Stored[2].ID {
-		k.Fatalf("%+v, of %+v", jobs, r.Stored)
+		a.Fatalf("%+v, of %+v", jobs, r.Stored)
 	}
 	if w, err := strconv.ParseFloat(jobs[1].Headers["Weight"], 64); err != nil || w != 0.5 {
-		k.Errorf("the weight is %q", jobs[1].Headers["Weight"])
+		a.Errorf("the weight is %q", jobs[1].Headers["Weight"])
 	}
-	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateScheduled, Max: 5}); len(v) != 1 || v[0].ID != r.Stored[1].ID || !within(v[0].RunAt, time.Hour) {
-		k.Errorf("%+v", v)
+	if v := a.peek(backends.Peek{Queue: "kinds", State: backends.StateScheduled, Max: 5}); len(v) != 1 || v[0].ID != r.Stored[1].ID || !within(v[0].RunAt, time.Hour) {
+		a.Errorf("%+v", v)
 	}
-	if v := k.peek(backends.Peek{Queue: "kinds", State: backends.StateClaimed, Max: 5, MaxBytes: 1 << 20}); len(v) != 2 || v[0].Worker != "worker" || !within(v[0].ClaimedAt, 0) {
-		k.Errorf("%+v", v)
+	if v := a.peek(backends.Peek{Queue: "kinds", State: backends.StateClaimed, Max: 5, MaxBytes: 1 << 20}); len(v) != 2 || v[0].Worker != "worker" || !within(v[0].ClaimedAt, 0) {
+		a.Errorf("%+v", v)
 	}
-	k.write(backends.Nack{Leases: leasesOf(jobs[0]), Error: "почему нет " + strings.Repeat("ы", 40), Dead: true}, 0)
-	k.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "wait"}, 0)
-	one := k.one("kept")
+	a.write(backends.Nack{Leases: leasesOf(jobs[0]), Error: "почему нет " + strings.Repeat("ы", 40), Dead: true}, 0)
+	a.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "wait"}, 0)
+	one := a.one("kept")
 	if one.ID != r.Stored[3].ID || string(one.Payload) != `{"Body":"AP8=","Name":"n","Note":null}` {
-		k.Errorf("%+v", one)
+		a.Errorf("%+v", one)
 	}
-	if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(one), Result: []byte("почему")}}}); !backends.IsRefused(err) {
-		k.Errorf("letters that the column's code page lacks: %v", err)
+	if _, err := a.Commit(a.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(one), Result: []byte("почему")}}}); !backends.IsRefused(err) {
+		a.Errorf("letters that the column's code page lacks: %v", err)
 	}
-	k.write(backends.Ack{Leases: leasesOf(one), Result: []byte("{}")}, 0)
+	a.write(backends.Ack{Leases: leasesOf(one), Result: []byte("{}")}, 0)
 	return r.Stored[1].ID
 }

@@ -98,7 +98,7 @@ func TestAdoptedMessages(t *testing.T) {
 	if v := k.peek(backends.Peek{Queue: "orders", IDs: []string{"5", "6"}}); len(v) != 1 || string(v[0].Payload) != "it's new" || v[0].State != backends.StateReady {
 		t.Errorf("%+v", v)
 	}
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte{0xff}}}}}}); !backends.IsRefused(err) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte{0xff}}}}}}); !backends.IsRefused(err) {
 		t.Errorf("bytes that are no text: %v", err)
 	}
 	k.adoptedSweeps()
@@ -226,7 +226,7 @@ func TestAdoptedClaimDelaysNoWrites(t *testing.T) {
 	}
 	k.e.lockTimeouts = true
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
-	r, err := k.Commit(t.Context(), backends.Batch{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
+	r, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
 	k.e.lockTimeouts = false
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestAdoptedCutsNothing(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	enqueue := func(source string) error {
-		_, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
+		_, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
 		return err
 	}
 	for _, source := range []string{"0123456789A", "0123456789 "} {
@@ -291,30 +291,30 @@ func TestAdoptedCutsNothing(t *testing.T) {
 }
 
 // adoptedSweeps shows which jobs maintenance reaps, including those that the table's own consumers left.
-func (k *adoption) adoptedSweeps() {
-	k.Helper()
-	k.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
-	ended := k.claim("orders", 1, time.Hour)[0]
+func (a *adoption) adoptedSweeps() {
+	a.Helper()
+	a.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
+	ended := a.claim("orders", 1, time.Hour)[0]
 	const dead backends.Identity = 7
-	k.beat(dead)
+	a.beat(dead)
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
-	if held, err := k.ClaimedBy(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
-		k.Errorf("%+v, %v", held, err)
+	lost := a.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	if held, err := a.ClaimedBy(a.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
+		a.Errorf("%+v, %v", held, err)
 	}
-	if r := k.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
-		k.Errorf("nothing was due: %+v", r)
+	if r := a.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
+		a.Errorf("nothing was due: %+v", r)
 	}
-	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_sidecars SET dead = 1 WHERE sidecar = 7;
+	a.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_sidecars SET dead = 1 WHERE sidecar = 7;
 		UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'own', "TakenTime" = clock_timestamp() AT TIME ZONE 'UTC' + interval '59 minutes' WHERE "MsgId" = 13`)
-	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
-		k.Errorf("%+v", r)
+	if r := a.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
+		a.Errorf("%+v", r)
 	}
-	k.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
-	k.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
-	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
-	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
-		k.Errorf("%+v", r)
+	a.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
+	a.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
+	a.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
+	if r := a.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
+		a.Errorf("%+v", r)
 	}
 }
 
@@ -335,19 +335,19 @@ func TestAdoptedStrangers(t *testing.T) {
 		t.Errorf("%+v is locked", jobs)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 	k.sql("COMMIT")
 	k.write(backends.Ack{Leases: leasesOf(mine)}, 0)
 	k.sql(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON dbo."MsgQueue" FOR EACH ROW WHEN (NEW."State" = 'C') EXECUTE FUNCTION refuse()`)
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
 		t.Errorf("%v", err)
 	}
 	k.sql("UPDATE qsidecar.qsidecar_sidecars SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 		t.Errorf("%v", err)
 	}
 }

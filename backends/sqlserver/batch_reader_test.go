@@ -29,22 +29,22 @@ func readBatch(text string, statement func(text string) ([]step, error)) ([]step
 }
 
 // word is the next line, "" at the end.
-func (r *batchReader) word() string {
-	if len(r.lines) == 0 {
+func (b *batchReader) word() string {
+	if len(b.lines) == 0 {
 		return ""
 	}
-	return strings.TrimSpace(r.lines[0])
+	return strings.TrimSpace(b.lines[0])
 }
 
-func (r *batchReader) next() string {
-	line := r.lines[0]
-	r.lines = r.lines[1:]
+func (b *batchReader) next() string {
+	line := b.lines[0]
+	b.lines = b.lines[1:]
 	return line
 }
 
-func (r *batchReader) block() (steps []step, err error) {
-	for len(r.lines) > 0 && r.word() != "END;" && r.word() != "END" {
-		more, err := r.step()
+func (b *batchReader) block() (steps []step, err error) {
+	for len(b.lines) > 0 && b.word() != "END;" && b.word() != "END" {
+		more, err := b.step()
 		if err != nil {
 			return nil, err
 		}
@@ -54,60 +54,60 @@ func (r *batchReader) block() (steps []step, err error) {
 }
 
 // body reads the part after an IF, an ELSE or a WHILE: a block or one statement.
-func (r *batchReader) body() ([]step, error) {
-	if r.word() != "BEGIN" {
-		return r.step()
+func (b *batchReader) body() ([]step, error) {
+	if b.word() != "BEGIN" {
+		return b.step()
 	}
-	r.next()
-	steps, err := r.block()
-	if err == nil && len(r.lines) == 0 {
+	b.next()
+	steps, err := b.block()
+	if err == nil && len(b.lines) == 0 {
 		err = errors.New("a BEGIN without an END")
 	}
 	if err == nil {
-		r.next()
+		b.next()
 	}
 	return steps, err
 }
 
-func (r *batchReader) step() ([]step, error) {
-	word := r.word()
+func (b *batchReader) step() ([]step, error) {
+	word := b.word()
 	switch word {
 	case "BREAK;", "CONTINUE;":
-		r.next()
+		b.next()
 		return []step{{What: strings.ToLower(strings.TrimSuffix(word, ";"))}}, nil
 	case "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;":
-		r.next()
+		b.next()
 		return []step{{What: "rollback"}}, nil
 	}
 	if condition, ok := strings.CutPrefix(word, "IF "); ok {
-		return r.conditional("if", condition)
+		return b.conditional("if", condition)
 	}
 	if condition, ok := strings.CutPrefix(word, "WHILE "); ok {
-		return r.conditional("while", condition)
+		return b.conditional("while", condition)
 	}
 	var taken []string
-	for len(r.lines) > 0 {
-		taken = append(taken, r.next())
+	for len(b.lines) > 0 {
+		taken = append(taken, b.next())
 		if text := strings.TrimSpace(strings.Join(taken, "\n")); strings.HasSuffix(text, ";") {
-			return r.statement(strings.TrimSuffix(text, ";"))
+			return b.statement(strings.TrimSuffix(text, ";"))
 		}
 	}
 	return nil, fmt.Errorf("a statement without its semicolon: %q", taken)
 }
 
-func (r *batchReader) conditional(what, condition string) ([]step, error) {
-	r.next()
-	query, err := r.statement("SELECT CASE WHEN " + condition + " THEN 1 ELSE 0 END")
+func (b *batchReader) conditional(what, condition string) ([]step, error) {
+	b.next()
+	query, err := b.statement("SELECT CASE WHEN " + condition + " THEN 1 ELSE 0 END")
 	if err != nil {
 		return nil, err
 	}
 	s := step{What: what, Query: query[0].Query}
-	if s.yes, err = r.body(); err != nil {
+	if s.yes, err = b.body(); err != nil {
 		return nil, err
 	}
-	if what == "if" && r.word() == "ELSE" {
-		r.next()
-		s.no, err = r.body()
+	if what == "if" && b.word() == "ELSE" {
+		b.next()
+		s.no, err = b.body()
 	}
 	return []step{s}, err
 }

@@ -23,7 +23,7 @@ func (t *tx) Claim(r *core.Run) {
 	args := []any{int64(len(r.Slots)), r.MaxBytes, r.MaxPayload, int64(r.Sidecar), int64(bit(r.AtLeastOne)),
 		document(segmentsOf(r.Pieces, func(i int) string { return r.Queues[i].Queue })), document(policiesOf(r)), document(slotsOf(r))}
 	if r.Careful != nil {
-		p, args = careful, append(args, document(idRows(r.Careful.Except)))
+		p, args = careful, append([]any{document(idRows(r.Careful.Except))}, args...)
 	}
 	var got []core.Claimed
 	t.add(p, []reader{

@@ -44,7 +44,7 @@ func run(m *testing.M) (code int) {
 		defer func() { failed(places.server.Stop()) }()
 	}
 	// The server's own goroutines wait for its end.
-	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); code == 0 {
+	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver/local.guard.func1")); code == 0 {
 		failed(err)
 	}
 	return code

@@ -120,14 +120,14 @@ type timedConnector struct {
 }
 
 // Connect implements driver.Connector.
-func (p timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+func (t timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	w := new(pendingConn)
-	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, pendingConnKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
+	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, pendingConnKey{}, w), t.within, fmt.Errorf("no answer to the login within %v", t.within))
 	defer cancel()
 	stop := context.AfterFunc(within, w.cut)
-	c, err := p.Connector.Connect(within)
+	c, err := t.Connector.Connect(within)
 	if stop() {
-		p.isNew.Store(true)
+		t.isNew.Store(true)
 		return c, err
 	}
 	if err == nil {
@@ -146,12 +146,12 @@ type pendingConn struct {
 type pendingConnKey struct{}
 
 // cut ends all reads from the network connection, now and later.
-func (w *pendingConn) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	if w.wire != nil {
-		_ = w.wire.SetDeadline(time.Unix(1, 0)) // fails if it is already closed
+func (p *pendingConn) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	if p.wire != nil {
+		_ = p.wire.SetDeadline(time.Unix(1, 0)) // fails if it is already closed
 	}
 }
 
@@ -159,8 +159,8 @@ func (w *pendingConn) cut() {
 type recordingDialer struct{ mssql.Dialer }
 
 // DialContext implements mssql.Dialer.
-func (d recordingDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	wire, err := d.Dialer.DialContext(ctx, network, addr)
+func (r recordingDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	wire, err := r.Dialer.DialContext(ctx, network, addr)
 	if w, ok := ctx.Value(pendingConnKey{}).(*pendingConn); ok && err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()

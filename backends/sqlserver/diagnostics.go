@@ -47,10 +47,10 @@ func (s *Store) Rows(ctx context.Context, c *sql.Conn, query string, f func(rows
 	return s.plain(ctx, c, query, f)
 }
 
-// Statement returns the text of a file in sql/, without its comments.
-func (s *Store) Statement(name string) string { return in(s.o.Schema, body(name)) }
+// Statement returns a statement of sql/diagnose.sql.
+func (s *Store) Statement(name string) string { return s.sql.examine[name] }
 
-// ReadCatalog reads the catalogue's entries for a table: sql/describe.sql. It calls each of sets with one result set.
+// ReadCatalog reads the catalogue's entries for a table: sql/adopt.sql. It calls each of sets with one result set.
 // After a temporary error it starts again with the first set.
 func (s *Store) ReadCatalog(ctx context.Context, schema, name string, sets ...func(rows *sql.Rows) error) error {
 	c := call{piece: s.sql.describe, args: []any{mssql.NVarCharMax(schema), mssql.NVarCharMax(name)}}

@@ -100,7 +100,7 @@ func TestSequenceBehindTheIDs(t *testing.T) {
 			url := standIn(t)
 			s, e, o := emulation(t, url, "behind")
 			enqueue := func(key string) int {
-				r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: key}}}}})
+				r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: key}}}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -150,7 +150,7 @@ func TestCursors(t *testing.T) {
 	}
 	commit := func(writes []backends.Write, slots int) []backends.Job {
 		t.Helper()
-		b := backends.Batch{Host: 1, Writes: writes}
+		b := backends.CommitContent{Host: 1, Writes: writes}
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 		for n := range slots {
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: uint64(n)}})
@@ -259,7 +259,7 @@ func TestManyFailures(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)
 	s, _, _ := emulation(t, url, "failures")
-	r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}}}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

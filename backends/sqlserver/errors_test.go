@@ -96,7 +96,7 @@ func TestKindsOfErrors(t *testing.T) {
 }
 
 // enqueues is a batch that writes.
-var enqueues = backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+var enqueues = backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 
 // stored is the answer to an enqueue of one job.
 func stored() []*answer { return []*answer{rowOf(int64(0), int64(1000), int64(1)), rowOf(int64(1))} }
@@ -198,7 +198,7 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 			t.Errorf("%s: %+v, %v, asked %d times", name, r, err, asked)
 		}
 		// The row is possibly still locked, so the next transaction uses another one.
-		if _, err := s.Commit(t.Context(), backends.Batch{}); err != nil || sent.opened.Load() < 2 {
+		if _, err := s.Commit(t.Context(), backends.CommitContent{}); err != nil || sent.opened.Load() < 2 {
 			t.Errorf("%s: %v, %d connections", name, err, sent.opened.Load())
 		}
 	}
@@ -239,7 +239,7 @@ func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
 		}
 		return nil, nil
 	})
-	r, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q"}}, Slots: make([]backends.Slot, 1)}}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q"}}, Slots: make([]backends.Slot, 1)}}})
 	if err != nil || len(r.Claims) != 1 || len(r.Claims[0].Jobs) != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -284,7 +284,7 @@ func TestARowThatIsNotChanged(t *testing.T) {
 		})
 		s.server.babelfish = babelfish
 		lease := backends.Lease{Job: "7", Token: backends.Token{Host: 3, Number: 4}}
-		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: []backends.Lease{lease}}}})
+		_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Nack{Leases: []backends.Lease{lease}}}})
 		if !want.is(err) || tries != want.tries {
 			t.Errorf("babelfish %v: %v after %d tries", babelfish, err, tries)
 		}

@@ -26,13 +26,13 @@ func goldens() map[string]string {
 		"rollback":    rollbackSQL + "\n",
 		"schema_lock": migrate.LockSQL + "\n",
 
-		"examine_settings": body("examine_settings") + "\n",
-		"examine_rights":   strings.Replace(body("examine_rights"), "{rights}", "  (N'[qsidecar].qsidecar_jobs', 'OBJECT', 'SELECT')", 1) + "\n",
-		"examine_indexes":  in(defaultSchema, body("examine_indexes")) + "\n",
-		"examine_triggers": in(defaultSchema, body("examine_triggers")) + "\n",
-		"behind":           in(defaultSchema, body("behind")) + "\n",
-		"draw":             in(defaultSchema, body("draw")) + "\n",
-		"examine_overdue":  in(defaultSchema, body("examine_overdue")) + "\n",
+		"examine_settings": s.examine["examine_settings"] + "\n",
+		"examine_rights":   strings.Replace(s.examine["examine_rights"], "{RIGHTS}", "  (N'[qsidecar].qsidecar_jobs', 'OBJECT', 'SELECT')", 1) + "\n",
+		"examine_indexes":  s.examine["examine_indexes"] + "\n",
+		"examine_triggers": s.examine["examine_triggers"] + "\n",
+		"behind":           s.behind + "\n",
+		"draw":             s.draw + "\n",
+		"examine_overdue":  s.examine["examine_overdue"] + "\n",
 	}
 	add := func(name string, pieces ...*piece) {
 		var calls []call

@@ -36,19 +36,19 @@ func (s *scripted) connector(*mssql.Connector) driver.Connector { return s }
 
 type session struct{ s *scripted }
 
-func (c *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
-func (c *session) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
-func (c *session) Close() error                             { return c.s.close }
-func (c *session) CheckNamedValue(*driver.NamedValue) error { return nil }
+func (s *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
+func (s *session) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
+func (s *session) Close() error                             { return s.s.close }
+func (s *session) CheckNamedValue(*driver.NamedValue) error { return nil }
 
-func (c *session) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+func (s *session) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if query == "sp_executesql" {
 		query = string(args[0].Value.(mssql.NVarCharMax))
 	}
-	c.s.mu.Lock()
-	c.s.sent = append(c.s.sent, query)
-	c.s.mu.Unlock()
-	sets, err := c.s.answer(query)
+	s.s.mu.Lock()
+	s.s.sent = append(s.s.sent, query)
+	s.s.mu.Unlock()
+	sets, err := s.s.answer(query)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (c *session) QueryContext(_ context.Context, query string, args []driver.Na
 	return &answers{sets: sets}, nil
 }
 
-func (c *session) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	_, err := c.QueryContext(ctx, query, args)
+func (s *session) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	_, err := s.QueryContext(ctx, query, args)
 	return driver.ResultNoRows, err
 }
 

@@ -12,10 +12,10 @@ import (
 // connection of the pool compares the sequence with the tables before its first transaction.
 
 // BehindSQL returns the sequence's last number and the highest id, and RepairSQL draws the numbers between them.
-func (s *Store) BehindSQL() string { return in(s.o.Schema, body("behind")) }
+func (s *Store) BehindSQL() string { return s.sql.behind }
 
 // RepairSQL returns the sequence's new last number.
-func (s *Store) RepairSQL() string { return in(s.o.Schema, body("draw")) }
+func (s *Store) RepairSQL() string { return s.sql.draw }
 
 // numbersAtOnce is how many ids one number of the sequence stands for.
 const numbersAtOnce = 1000

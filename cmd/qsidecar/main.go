@@ -64,7 +64,7 @@ type app struct {
 	open         databases.Opener // see daemon.Options
 	byeTimeout   time.Duration    // 0: leaveTimeout
 	callTimeout  time.Duration    // 0: answerTimeout
-	progressTick time.Duration    // 0: progress.Interval
+	progressTick time.Duration    // 0: statusline.Interval
 	noEvents     bool             // see config.WatchOptions
 	args         []string         // the arguments
 	socket       string           // --socket

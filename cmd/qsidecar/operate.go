@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
-	"github.com/qsidecar/qsidecar/internal/progress"
+	"github.com/qsidecar/qsidecar/internal/statusline"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -158,7 +158,7 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 	return a.oneRequestWithin(cmd, limit, func(ctx context.Context, c *qsidecar.Client) error {
 		stop := func() {}
 		if long {
-			stop = a.progress(ctx, progress.Remaining(c, req))
+			stop = a.progress(ctx, statusline.Remaining(c, req))
 		}
 		rep, err := c.Call(ctx, req)
 		stop()

@@ -105,7 +105,7 @@ func testReplica(t *testing.T, p pair) {
 	id := primary.Info().Database
 	enqueue := func() {
 		t.Helper()
-		if _, err := primary.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
+		if _, err := primary.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,7 +42,7 @@ var layers = []struct {
 	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},
 	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
 	{"./internal/top", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt|worker))|cobra|^database/sql`, "the view talks to a sidecar through clients/go", false},
-	{"./internal/progress", `^qsidecar/(backends|bridge|internal/[^w])|cobra`, "it talks to a sidecar through clients/go", false},
+	{"./internal/statusline", `^qsidecar/(backends|bridge|internal/[^w])|cobra`, "it talks to a sidecar through clients/go", false},
 	{"./internal/tail", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt|worker))|cobra|^database/sql`, "the command talks to a sidecar through clients/go", false},
 	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
 	{"./internal/config", `^qsidecar/(clients|internal/(check|databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},

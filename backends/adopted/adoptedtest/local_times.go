@@ -118,80 +118,80 @@ func tables() map[string]mapping.Table {
 	return map[string]mapping.Table{"jobs": m, "others": others}
 }
 
-func (x *localTimes) heartbeat(kind backends.HeartbeatKind) {
-	if _, err := x.store.Heartbeat(x.Context(), backends.Heartbeat{Host: me, Kind: kind, Timeout: 1000 * time.Hour}); err != nil {
-		x.Fatal(err)
+func (l *localTimes) heartbeat(kind backends.HeartbeatKind) {
+	if _, err := l.store.Heartbeat(l.Context(), backends.Heartbeat{Host: me, Kind: kind, Timeout: 1000 * time.Hour}); err != nil {
+		l.Fatal(err)
 	}
 }
 
-func (x *localTimes) commit(b backends.Batch) backends.Results {
-	x.Helper()
-	r, err := x.store.Commit(x.Context(), b)
+func (l *localTimes) commit(b backends.CommitContent) backends.Results {
+	l.Helper()
+	r, err := l.store.Commit(l.Context(), b)
 	if err != nil {
-		x.Fatalf("%v: %v", x.now, err)
+		l.Fatalf("%v: %v", l.now, err)
 	}
 	for _, w := range r.Writes {
 		if len(w.Lost) > 0 || w.Err != nil {
-			x.Errorf("%v: %+v", x.now, w)
+			l.Errorf("%v: %+v", l.now, w)
 		}
 	}
 	return r
 }
 
 // step does what can be done now. more: it adds jobs and rows, which LocalTimes does in each second step.
-func (x *localTimes) step(zone *time.Location, more bool) {
-	x.Helper()
-	x.Clock(x.now)
-	x.claim()
+func (l *localTimes) step(zone *time.Location, more bool) {
+	l.Helper()
+	l.Clock(l.now)
+	l.claim()
 	if !more {
-		x.sweep()
+		l.sweep()
 		return
 	}
 	var jobs []backends.NewJob
 	var due []time.Time
 	for _, d := range delays {
-		if due = append(due, x.now.Add(d), x.now.Add(d)); d > 0 {
-			jobs = append(jobs, x.job(backends.NewJob{Delay: d}), x.job(backends.NewJob{RunAt: x.now.Add(d)}))
+		if due = append(due, l.now.Add(d), l.now.Add(d)); d > 0 {
+			jobs = append(jobs, l.job(backends.NewJob{Delay: d}), l.job(backends.NewJob{RunAt: l.now.Add(d)}))
 		} else {
-			jobs = append(jobs, x.job(backends.NewJob{}), x.job(backends.NewJob{RunAt: x.now}))
+			jobs = append(jobs, l.job(backends.NewJob{}), l.job(backends.NewJob{RunAt: l.now}))
 		}
 	}
-	for i, s := range x.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}).Writes[0].Stored {
-		x.due[s.ID] = due[i]
+	for i, s := range l.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}).Writes[0].Stored {
+		l.due[s.ID] = due[i]
 	}
-	x.claim()
-	local := x.now.In(zone).Format("2006-01-02 15:04:05")
-	for state, at := range map[string]map[string]time.Time{"busy": x.taken, "done": x.ended} {
-		x.tokens++
-		at[fmt.Sprint(x.tokens)] = x.now
-		x.SQL(fmt.Sprintf("INSERT INTO timed VALUES (%d, 'others', '%s', '%[3]s', '%[3]s', '%[3]s', '%[3]s')", x.tokens, state, local))
+	l.claim()
+	local := l.now.In(zone).Format("2006-01-02 15:04:05")
+	for state, at := range map[string]map[string]time.Time{"busy": l.taken, "done": l.ended} {
+		l.tokens++
+		at[fmt.Sprint(l.tokens)] = l.now
+		l.SQL(fmt.Sprintf("INSERT INTO timed VALUES (%d, 'others', '%s', '%[3]s', '%[3]s', '%[3]s', '%[3]s')", l.tokens, state, local))
 	}
-	x.sweep()
+	l.sweep()
 }
 
 // job is a job with an id.
-func (x *localTimes) job(j backends.NewJob) backends.NewJob {
-	x.tokens++
-	j.Queue, j.Payload = "jobs", []byte(fmt.Sprint(x.tokens))
+func (l *localTimes) job(j backends.NewJob) backends.NewJob {
+	l.tokens++
+	j.Queue, j.Payload = "jobs", []byte(fmt.Sprint(l.tokens))
 	return j
 }
 
 // claim claims all jobs that are ready. Some fail, with a delay.
-func (x *localTimes) claim() {
-	x.Helper()
+func (l *localTimes) claim() {
+	l.Helper()
 	for {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "jobs", MaxAttempts: 9, Backoff: time.Hour, BackoffMax: time.Hour}}}
 		for range 50 {
-			x.tokens++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: x.tokens}})
+			l.tokens++
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: l.tokens}})
 		}
-		jobs := x.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		jobs := l.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		var writes []backends.Write
 		for i, j := range jobs {
-			x.inTime("a job", j.ID, x.due)
-			if delay := delays[(i+len(x.due))%len(delays)]; j.Attempt == 1 && delay > 0 {
+			l.inTime("a job", j.ID, l.due)
+			if delay := delays[(i+len(l.due))%len(delays)]; j.Attempt == 1 && delay > 0 {
 				writes = append(writes, backends.Nack{Leases: []backends.Lease{j.Lease()}, Delay: delay, HasDelay: true})
-				x.due[j.ID] = x.now.Add(delay)
+				l.due[j.ID] = l.now.Add(delay)
 			} else {
 				writes = append(writes, backends.Ack{Leases: []backends.Lease{j.Lease()}})
 			}
@@ -199,47 +199,47 @@ func (x *localTimes) claim() {
 		if len(jobs) == 0 {
 			return
 		}
-		x.commit(backends.Batch{Writes: writes})
+		l.commit(backends.CommitContent{Writes: writes})
 	}
 }
 
 // warned checks that check advises another column.
-func (x *localTimes) warned(zone string) {
-	found, err := x.store.Examine(x.Context(), nil)
+func (l *localTimes) warned(zone string) {
+	found, err := l.store.Examine(l.Context(), nil)
 	if err != nil {
-		x.Fatal(err)
+		l.Fatal(err)
 	}
 	for _, f := range found {
 		if f.Topic == "times" && f.Severity == backends.SeverityWarning && strings.Contains(f.Text, "run_at, made_at, taken_at, ended_at") {
 			return
 		}
 	}
-	x.Errorf("check doesn't warn of local times in %s", zone)
+	l.Errorf("check doesn't warn of local times in %s", zone)
 }
 
 // inTime checks that something is not too early and not too late, and removes it.
-func (x *localTimes) inTime(what, id string, of map[string]time.Time) {
-	x.Helper()
+func (l *localTimes) inTime(what, id string, of map[string]time.Time) {
+	l.Helper()
 	due, known := of[id]
 	if delete(of, id); !known {
-		x.Errorf("%v: %s %s, which isn't expected", x.now, what, id)
+		l.Errorf("%v: %s %s, which isn't expected", l.now, what, id)
 		return
 	}
-	if by := x.now.Sub(due); by < 0 || by > late {
-		x.Errorf("%v: %s was due at %v, %v ago", x.now, what, due, by)
+	if by := l.now.Sub(due); by < 0 || by > late {
+		l.Errorf("%v: %s was due at %v, %v ago", l.now, what, due, by)
 	}
 }
 
 // sweep takes back rows and deletes others.
-func (x *localTimes) sweep() {
-	x.Helper()
-	x.heartbeat(backends.HeartbeatRenew)
-	if _, err := x.store.Maintain(x.Context(), backends.Maintenance{Limit: 1000, Prune: true}); err != nil {
-		x.Fatal(err)
+func (l *localTimes) sweep() {
+	l.Helper()
+	l.heartbeat(backends.HeartbeatRenew)
+	if _, err := l.store.Maintain(l.Context(), backends.Maintenance{Limit: 1000, Prune: true}); err != nil {
+		l.Fatal(err)
 	}
 	left := map[string]backends.State{}
 	var ids []string
-	for _, of := range []map[string]time.Time{x.taken, x.ended} {
+	for _, of := range []map[string]time.Time{l.taken, l.ended} {
 		for id := range of {
 			ids = append(ids, id)
 		}
@@ -247,23 +247,23 @@ func (x *localTimes) sweep() {
 	if len(ids) == 0 {
 		return
 	}
-	views, err := x.store.Peek(x.Context(), backends.Peek{Queue: "others", IDs: ids, Max: len(ids)})
+	views, err := l.store.Peek(l.Context(), backends.Peek{Queue: "others", IDs: ids, Max: len(ids)})
 	if err != nil {
-		x.Fatal(err)
+		l.Fatal(err)
 	}
 	for _, v := range views {
 		left[v.ID] = v.State
 	}
-	for id, at := range x.taken {
+	for id, at := range l.taken {
 		if left[id] != backends.StateClaimed {
-			x.taken[id] = at.Add(age)
-			x.inTime("a row that its consumer took", id, x.taken)
+			l.taken[id] = at.Add(age)
+			l.inTime("a row that its consumer took", id, l.taken)
 		}
 	}
-	for id, at := range x.ended {
+	for id, at := range l.ended {
 		if left[id] == "" {
-			x.ended[id] = at.Add(age)
-			x.inTime("a done row", id, x.ended)
+			l.ended[id] = at.Add(age)
+			l.inTime("a done row", id, l.ended)
 		}
 	}
 }

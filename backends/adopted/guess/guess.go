@@ -50,8 +50,8 @@ type Unadoptable struct {
 }
 
 // Error implements error.
-func (e *Unadoptable) Error() string {
-	return fmt.Sprintf("the table %s cannot be adopted: %s", e.Table, strings.Join(e.Why, "\nand "))
+func (u *Unadoptable) Error() string {
+	return fmt.Sprintf("the table %s cannot be adopted: %s", u.Table, strings.Join(u.Why, "\nand "))
 }
 
 // Table proposes a mapping of the table of that schema (empty: where the login looks for names) and

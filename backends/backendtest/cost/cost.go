@@ -35,15 +35,15 @@ func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]C
 			of := fmt.Sprint(" of ", n)
 			m.commit("enqueue"+of, enqueue(n))
 			m.commit("claim"+of, m.claim("q", n))
-			m.commit("ack"+of, m.ack(backends.Batch{}))
+			m.commit("ack"+of, m.ack(backends.CommitContent{}))
 			m.commit("", m.claim("q", n))
-			m.commit("nack"+of, backends.Batch{Writes: []backends.Write{backends.Nack{Leases: m.leases, Error: "failed"}}})
+			m.commit("nack"+of, backends.CommitContent{Writes: []backends.Write{backends.Nack{Leases: m.leases, Error: "failed"}}})
 			if keys {
 				m.commit("enqueue with keys"+of, m.keyed(n))
 			}
 			m.commit("", m.claim("q", n))
 			m.commit("ack and claim"+of, m.ack(m.claim("q", n)))
-			m.commit("", m.ack(backends.Batch{}))
+			m.commit("", m.ack(backends.CommitContent{}))
 		}
 		m.commit("idle claim", m.claim("idle", 1))
 	}
@@ -70,7 +70,7 @@ type meter struct {
 }
 
 // commit carries out a batch that belongs to an operation. Without a name its cost doesn't count.
-func (m *meter) commit(name string, b backends.Batch) {
+func (m *meter) commit(name string, b backends.CommitContent) {
 	m.Helper()
 	before := m.sent()
 	r, err := m.b.Commit(m.Context(), b)
@@ -97,16 +97,16 @@ func (m *meter) commit(name string, b backends.Batch) {
 	}
 }
 
-func enqueue(n int) backends.Batch {
+func enqueue(n int) backends.CommitContent {
 	var e backends.Enqueue
 	for i := range n {
 		e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: fmt.Append(nil, i)})
 	}
-	return backends.Batch{Writes: []backends.Write{e}}
+	return backends.CommitContent{Writes: []backends.Write{e}}
 }
 
 // keyed enqueues n jobs with new keys.
-func (m *meter) keyed(n int) backends.Batch {
+func (m *meter) keyed(n int) backends.CommitContent {
 	b := enqueue(n)
 	jobs := b.Writes[0].(backends.Enqueue).Jobs
 	for i := range jobs {
@@ -117,17 +117,17 @@ func (m *meter) keyed(n int) backends.Batch {
 }
 
 // claim claims n jobs.
-func (m *meter) claim(queue string, n int) backends.Batch {
+func (m *meter) claim(queue string, n int) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 	for range n {
 		m.token++
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: m.token}, Worker: "w"})
 	}
-	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 }
 
 // ack adds the ack of the jobs claimed last to a batch.
-func (m *meter) ack(b backends.Batch) backends.Batch {
+func (m *meter) ack(b backends.CommitContent) backends.CommitContent {
 	b.Writes = []backends.Write{backends.Ack{Leases: m.leases}}
 	return b
 }

@@ -99,7 +99,7 @@ func (b *Bench) job() {
 	b.b.Helper()
 	b.number++
 	from, to := b.sidecars[b.number%len(b.sidecars)], b.sidecars[(b.number+len(b.sidecars)/2)%len(b.sidecars)]
-	commit := func(s *sidecar, c backends.Batch) backends.Results {
+	commit := func(s *sidecar, c backends.CommitContent) backends.Results {
 		b.b.Helper()
 		r, err := s.Commit(b.b.Context(), c)
 		if err != nil {
@@ -107,15 +107,15 @@ func (b *Bench) job() {
 		}
 		return r
 	}
-	commit(from, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 100)}}}}})
-	jobs := commit(to, backends.Batch{Host: to.self.Host, Claims: []backends.Claim{{
+	commit(from, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 100)}}}}})
+	jobs := commit(to, backends.CommitContent{Host: to.self.Host, Claims: []backends.Claim{{
 		Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22,
 		Slots: []backends.Slot{{Token: backends.Token{Host: to.self.Host, Number: uint64(b.number)}, Worker: "w"}},
 	}}}).Claims[0].Jobs
 	if len(jobs) != 1 {
 		b.b.Fatalf("claimed %d jobs, want 1", len(jobs))
 	}
-	if lost := commit(to, backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{jobs[0].Lease()}}}}).Writes[0].Lost; len(lost) > 0 {
+	if lost := commit(to, backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{jobs[0].Lease()}}}}).Writes[0].Lost; len(lost) > 0 {
 		b.b.Fatal("the lease is lost")
 	}
 }

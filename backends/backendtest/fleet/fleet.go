@@ -89,7 +89,7 @@ func clockSetBackEndsWatches(d *db) {
 func watchedSidecarDoesItsOwnWork(d *db) {
 	d.join(last, 1)
 	number := uint64(0)
-	commit := func(b backends.Batch) backends.Results {
+	commit := func(b backends.CommitContent) backends.Results {
 		d.Helper()
 		r, err := d.Commit(d.Context(), b)
 		if err != nil {
@@ -100,7 +100,7 @@ func watchedSidecarDoesItsOwnWork(d *db) {
 	claim := func(lease time.Duration) backends.Lease {
 		d.Helper()
 		number++
-		jobs := commit(backends.Batch{Host: last, Claims: []backends.Claim{{
+		jobs := commit(backends.CommitContent{Host: last, Claims: []backends.Claim{{
 			Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: last, Number: number}, Lease: lease}}, MaxBytes: 1000, MaxPayload: 1000,
 		}}}).Claims[0].Jobs
 		if len(jobs) != 1 {
@@ -108,8 +108,8 @@ func watchedSidecarDoesItsOwnWork(d *db) {
 		}
 		return backends.Lease{Job: jobs[0].ID, Token: jobs[0].Token}
 	}
-	commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}, {Queue: "p", Delay: time.Minute}}}}})
-	commit(backends.Batch{Writes: []backends.Write{backends.Extend{Leases: []backends.Lease{claim(0)}, Bind: 99}}})
+	commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}, {Queue: "p", Delay: time.Minute}}}}})
+	commit(backends.CommitContent{Writes: []backends.Write{backends.Extend{Leases: []backends.Lease{claim(0)}, Bind: 99}}})
 	claim(time.Minute)
 	d.AdvanceClock(time.Hour)
 	maintain := func(watched bool) backends.MaintenanceResult {

@@ -38,7 +38,7 @@ var Tests = map[string]func(*Kit){
 
 func (k *Kit) commit(host backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {
 	k.Helper()
-	b := backends.Batch{Host: host, Claims: claims}
+	b := backends.CommitContent{Host: host, Claims: claims}
 	if w != nil {
 		b.Writes = []backends.Write{w}
 	}

@@ -153,8 +153,8 @@ type RefusedSearch struct {
 }
 
 // Run claims, at first at most n jobs. The error is of a claim that got no job, and of which no row alone was the reason.
-func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
-	queues := []backends.Policy{x.Queue}
+func (r *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
+	queues := []backends.Policy{r.Queue}
 	var except []string
 	var unknown error // of a row that Set can't remember
 	for range CarefulTries {
@@ -162,7 +162,7 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 			return nil
 		}
 		c := all.Next(queues)
-		got, tried, err := x.Few(ctx, c, n, except, false)
+		got, tried, err := r.Few(ctx, c, n, except, false)
 		switch {
 		case err == nil && len(got.Jobs)+len(got.Failed) == 0: // none waits, or others have locked them
 			return nil
@@ -173,9 +173,9 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 			return all.Unless(err)
 		case len(tried) > 1:
 			n = max(1, len(tried)/2)
-		case x.refusesSlot(ctx, c, except, tried[0]):
+		case r.refusesSlot(ctx, c, except, tried[0]):
 			return all.Unless(&backends.SlotError{Worker: c.Slots[0].Worker, Lease: c.Slots[0].Lease, Err: err})
-		case !x.Set.NoteJob(backends.Obstacle{Queue: x.Queue.Queue, Table: x.Table, Job: tried[0], Doing: backends.DoingClaim, Err: err}):
+		case !r.Set.NoteJob(backends.Obstacle{Queue: r.Queue.Queue, Table: r.Table, Job: tried[0], Doing: backends.DoingClaim, Err: err}):
 			unknown = err
 			except = append(except, tried[0])
 		default:
@@ -191,14 +191,14 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 
 // refusesSlot reports whether the reason of a refusal is what the claim stores for its worker, and not the row. It is not known
 // if the database refuses the claim only at the commit.
-func (x *RefusedSearch) refusesSlot(ctx context.Context, c backends.Claim, except []string, row string) bool {
+func (r *RefusedSearch) refusesSlot(ctx context.Context, c backends.Claim, except []string, row string) bool {
 	slot := c.Slots[0]
 	if slot.Worker == "" && slot.Lease == 0 {
 		return false
 	}
 	dry := func(slot backends.Slot) error {
 		c.Slots = []backends.Slot{slot}
-		_, tried, err := x.Few(ctx, c, 1, except, true)
+		_, tried, err := r.Few(ctx, c, 1, except, true)
 		if len(tried) != 1 || tried[0] != row {
 			return errors.New("another row")
 		}

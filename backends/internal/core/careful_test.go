@@ -28,7 +28,7 @@ func TestMoreRefusedRowsThanAreRemembered(t *testing.T) {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: number}})
 		}
-		r, err := e.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
+		r, err := e.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestMoreRefusedRowsThanAreRemembered(t *testing.T) {
 		for i := range jobs {
 			jobs[i] = backends.NewJob{Queue: queue, Priority: priority, Payload: []byte(strconv.Itoa(i))}
 		}
-		if _, err := e.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
+		if _, err := e.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

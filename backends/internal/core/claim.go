@@ -82,15 +82,15 @@ type TooLarge struct {
 }
 
 // startClaims queues the first statement of each claim.
-func (k *Commit) startClaims(ctx context.Context, tx Tx) {
-	if len(k.batch.Claims) == 0 {
+func (c *Commit) startClaims(ctx context.Context, tx Tx) {
+	if len(c.batch.Claims) == 0 {
 		return
 	}
 	if own, ok := tx.(OwnClaimer); ok {
-		k.claims = own.StartClaims(k.batch.Host, k.batch.Claims, k.careful)
+		c.claims = own.StartClaims(c.batch.Host, c.batch.Claims, c.careful)
 		return
 	}
-	k.claims = k.s.startRuns(ctx, tx.(claimTx), k.batch, k.careful)
+	c.claims = c.s.startRuns(ctx, tx.(claimTx), c.batch, c.careful)
 }
 
 // claimTx is a transaction that claims in runs.
@@ -109,7 +109,7 @@ type runs struct {
 }
 
 // startRuns queues the first run of each claim.
-func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch, careful *Careful) *runs {
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, careful *Careful) *runs {
 	x := &runs{s: s, tx: tx, queues: map[string]int{}}
 	for i, q := range queuesOf(b.Claims) {
 		x.queues[q] = i
@@ -148,34 +148,34 @@ func distinct(all []backends.Policy) []backends.Policy {
 
 // Finish implements Claims. It works in rounds: each round repeats the statements of claims that can get more
 // jobs.
-func (x *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
+func (r *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
-		x.state = x.tx.ClaimState()
+		r.state = r.tx.ClaimState()
 		more := false
-		for _, c := range x.claims {
-			more = c.goOn(x.tx, x.queues, x.state) || more
+		for _, c := range r.claims {
+			more = c.goOn(r.tx, r.queues, r.state) || more
 		}
 		if !more {
 			break
 		}
-		if err := x.tx.Flush(ctx); err != nil {
+		if err := r.tx.Flush(ctx); err != nil {
 			return nil, err
 		}
 	}
-	for _, c := range x.claims {
+	for _, c := range r.claims {
 		all = append(all, c.res)
 	}
 	return all, nil
 }
 
 // Committed implements Claims. It updates the cursors with what the claims found out.
-func (x *runs) Committed() {
-	for _, c := range x.claims {
+func (r *runs) Committed() {
+	for _, c := range r.claims {
 		for queue, l := range c.learned {
-			l.Returns = x.state.Returns[x.queues[queue]]
-			l.Began, l.Ended, l.Begun, l.Below = x.state.Began, x.state.Ended, x.state.Begun, x.state.Below
-			l.Took = x.s.LocalTime().Sub(l.Asked)
-			x.s.Cursors.Learn(queue, l.Learned)
+			l.Returns = r.state.Returns[r.queues[queue]]
+			l.Began, l.Ended, l.Begun, l.Below = r.state.Began, r.state.Ended, r.state.Begun, r.state.Below
+			l.Took = r.s.LocalTime().Sub(l.Asked)
+			r.s.Cursors.Learn(queue, l.Learned)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func (c *claim) ask(tx claimTx) {
 }
 
 // pieces returns the parts of the queues' ready jobs to scan, according to their cursors.
-func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (all []Piece) {
+func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (pieces []Piece) {
 	for i, p := range queues {
 		segments := []cursor.Segment{cursor.Whole}
 		if !p.LIFO {
@@ -283,21 +283,17 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 				l = &learned{Learned: cursor.Learned{Asked: now}}
 				seen[p.Queue] = l
 			}
-			var whole bool
-			if whole = true; s.Cursors.Share > 0 {
-				segments = s.Cursors.Segments(p.Queue, now, false)
-			} else {
-				segments, whole = s.Cursors.Pieces(p.Queue, now)
-			}
-			l.Left = !whole
+			var all bool
+			segments, all = s.Cursors.Pieces(p.Queue, now)
+			l.Left = !all
 			l.toTheEnd = segments[len(segments)-1].To == cursor.End // no segment behind the heads follows
 			l.Whole = l.Whole || segments[0] == cursor.Whole
 		}
 		for _, segment := range segments {
-			all = append(all, Piece{i, segment})
+			pieces = append(pieces, Piece{i, segment})
 		}
 	}
-	return all
+	return pieces
 }
 
 // Give puts the jobs that a statement returned into the slots. The jobs can be in any order. The parameter

@@ -16,7 +16,7 @@ import (
 // apart from others.
 
 // CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	open, closed, apart := s.openQueues(b)
 	alone := len(b.Writes) == 0 && len(b.Claims) == 1 && hooks.Before == nil && hooks.After == nil
 	if alone && len(apart) > 0 {
@@ -57,7 +57,7 @@ func only(one backends.ClaimResult, err error) (backends.Results, error) {
 
 // openQueues leaves the queues out of claims that are obstacles. closed has the errors of claims of no others. apart are the claims
 // of queues with refused rows, which open has without queues.
-func (s *Store) openQueues(b backends.Batch) (open backends.Batch, closed map[int]error, apart map[int]backends.Claim) {
+func (s *Store) openQueues(b backends.CommitContent) (open backends.CommitContent, closed map[int]error, apart map[int]backends.Claim) {
 	if !s.obstacles.Some() || len(b.Claims) == 0 {
 		return b, nil, nil
 	}
@@ -94,7 +94,7 @@ func refusedQueue(queue string, err error) error {
 }
 
 // claimed ends the obstacles of queues whose claims succeeded. Only the first queue of a claim was certainly tried.
-func (s *Store) claimed(b backends.Batch, res backends.Results) {
+func (s *Store) claimed(b backends.CommitContent, res backends.Results) {
 	for n := range b.Claims {
 		if all := b.Claims[n].Queues; len(all) > 0 && res.Claims[n].Err == nil {
 			s.obstacles.Clear(all[0].Queue, "", backends.DoingClaim)
@@ -104,7 +104,7 @@ func (s *Store) claimed(b backends.Batch, res backends.Results) {
 
 // settled makes the next claims try refused rows again after a settle, which can have ended obstacles. The queue of a settled
 // job isn't always known, so those of all queues are tried.
-func (s *Store) settled(b backends.Batch, res backends.Results) {
+func (s *Store) settled(b backends.CommitContent, res backends.Results) {
 	for n, w := range b.Writes {
 		if !hasLeases(w) || res.Writes[n].Err != nil {
 			continue
@@ -210,7 +210,7 @@ func (s *Store) claimFrom(ctx context.Context, host backends.Identity, all *Clai
 
 // claimOnly carries out one claim as a transaction of its own.
 func (s *Store) claimOnly(ctx context.Context, host backends.Identity, c backends.Claim, k *Careful) (backends.ClaimResult, error) {
-	res, err := s.commitWith(ctx, backends.Batch{Host: host, Claims: []backends.Claim{c}}, backends.TxHooks{}, k)
+	res, err := s.commitWith(ctx, backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, backends.TxHooks{}, k)
 	if err != nil {
 		return backends.ClaimResult{}, err
 	}

@@ -31,10 +31,10 @@ func newClaimer(t *testing.T, jobs int) *claimer {
 
 func (c *claimer) enqueue(n int) {
 	c.Helper()
-	c.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "q"}}, n)}}})
+	c.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "q"}}, n)}}})
 }
 
-func (c *claimer) commit(b backends.Batch) backends.Results {
+func (c *claimer) commit(b backends.CommitContent) backends.Results {
 	c.Helper()
 	res, err := c.engine.Commit(c.Context(), b)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *claimer) claim(n int) []backends.Job {
 		c.number++
 		claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Host: claimerHost, Number: c.number}})
 	}
-	return c.commit(backends.Batch{Host: claimerHost, Claims: []backends.Claim{claim}}).Claims[0].Jobs
+	return c.commit(backends.CommitContent{Host: claimerHost, Claims: []backends.Claim{claim}}).Claims[0].Jobs
 }
 
 // TestLateJobBehindTheHead: claims that fill their slots from the head on don't delay the full scan, which finds a job that was

@@ -10,12 +10,12 @@ import (
 )
 
 // Commit implements backends.Backend.
-func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	return s.CommitWith(ctx, b, backends.TxHooks{})
 }
 
 // commitWith commits the batch and the hooks in one transaction. With careful it has one claim, of one queue.
-func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
+func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
 	k.careful = careful
 	run := func() error {
@@ -57,10 +57,10 @@ func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends
 // rows are locked, and carries out the batch without their writes.
 type Commit struct {
 	s     *Store
-	given backends.Batch
+	given backends.CommitContent
 	hooks backends.TxHooks
 
-	batch backends.Batch // given, and the writes that the hook added
+	batch backends.CommitContent // given, and the writes that the hook added
 	res   backends.Results
 	fast  bool // try acks with Writer.Ack, and deliveries with Writer.Deliver
 
@@ -80,7 +80,7 @@ type Commit struct {
 }
 
 // NewCommit prepares a batch.
-func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
+func (s *Store) NewCommit(b backends.CommitContent, hooks backends.TxHooks) *Commit {
 	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next()}
 	k.avoidLocked = k.canAvoidLocked() && s.locked.next()
 	return k
@@ -88,59 +88,59 @@ func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
 
 // canAvoidLocked reports whether the commit can avoid locked rows: not if it is to wait for them, and not beside
 // writes to adopted tables, which their hooks set aside.
-func (k *Commit) canAvoidLocked() bool {
-	return !k.avoidLocked && !k.given.WaitForLocks && k.hooks.Before == nil
+func (c *Commit) canAvoidLocked() bool {
+	return !c.avoidLocked && !c.given.WaitForLocks && c.hooks.Before == nil
 }
 
 // ReadAllRows makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
-func (k *Commit) ReadAllRows() { k.fast = false }
+func (c *Commit) ReadAllRows() { c.fast = false }
 
 // Options returns the options of the transaction.
-func (k *Commit) Options() TxOptions {
-	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
-		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), Settles: !k.avoidLocked && slices.ContainsFunc(k.given.Writes, hasLeases),
-		WaitForLocks: k.given.WaitForLocks && countKeys(k.given.Writes) <= 1}
-	if len(k.given.Claims) > 0 || k.hooks.Claims {
-		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
+func (c *Commit) Options() TxOptions {
+	o := TxOptions{Unsynced: len(c.given.Writes) == 0 && !c.hooks.Writes, AdoptedWrites: c.hooks.Writes, AdoptedClaims: c.hooks.Claims,
+		Keyed: slices.ContainsFunc(c.given.Writes, hasKeys), Settles: !c.avoidLocked && slices.ContainsFunc(c.given.Writes, hasLeases),
+		WaitForLocks: c.given.WaitForLocks && countKeys(c.given.Writes) <= 1}
+	if len(c.given.Claims) > 0 || c.hooks.Claims {
+		o.Sidecar, o.Queues = c.given.Host, queuesOf(c.given.Claims)
 	}
 	return o
 }
 
 // Run carries out the batch in a transaction, without committing it.
-func (k *Commit) Run(ctx context.Context, tx Tx) error {
-	k.batch = k.given
-	k.res, k.settles, k.rows, k.jobs, k.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
-	k.changed, k.claims, k.pending, k.backs = 0, nil, false, nil
-	if k.hooks.Before != nil {
-		k.batch.Writes = slices.Clone(k.given.Writes) // the hook can add others at each try
-		if err := k.hooks.Before(ctx, tx, &k.batch); err != nil {
+func (c *Commit) Run(ctx context.Context, tx Tx) error {
+	c.batch = c.given
+	c.res, c.settles, c.rows, c.jobs, c.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
+	c.changed, c.claims, c.pending, c.backs = 0, nil, false, nil
+	if c.hooks.Before != nil {
+		c.batch.Writes = slices.Clone(c.given.Writes) // the hook can add others at each try
+		if err := c.hooks.Before(ctx, tx, &c.batch); err != nil {
 			return err
 		}
 	}
-	k.res.Writes = make([]backends.WriteResult, len(k.batch.Writes))
-	for n := range k.aside {
-		k.res.Writes[n].Err = mustRunAlone()
+	c.res.Writes = make([]backends.WriteResult, len(c.batch.Writes))
+	for n := range c.aside {
+		c.res.Writes[n].Err = mustRunAlone()
 	}
-	if err := k.writes(ctx, tx); err != nil {
+	if err := c.writes(ctx, tx); err != nil {
 		return err
 	}
-	if k.claims != nil {
+	if c.claims != nil {
 		var err error
-		if k.res.Claims, err = k.claims.Finish(ctx); err != nil {
+		if c.res.Claims, err = c.claims.Finish(ctx); err != nil {
 			return err
 		}
 	}
-	if err := k.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
-	if k.careful != nil && k.careful.dry {
+	if c.careful != nil && c.careful.dry {
 		if err := tx.Flush(ctx); err != nil {
 			return err
 		}
 		return ErrDryRun
 	}
-	if k.hooks.After != nil {
-		return k.hooks.After(ctx, tx, &k.res)
+	if c.hooks.After != nil {
+		return c.hooks.After(ctx, tx, &c.res)
 	}
 	return nil
 }
@@ -153,14 +153,14 @@ type plan struct {
 }
 
 // plan sorts the settles by what carries them out. fast: statements can end or record claims without reading their rows.
-func (k *Commit) plan(fast bool) (p plan) {
-	p.acks = make([]*settle, 0, len(k.settles))
-	for i := range k.settles {
-		x := &k.settles[i]
+func (c *Commit) plan(fast bool) (p plan) {
+	p.acks = make([]*settle, 0, len(c.settles))
+	for i := range c.settles {
+		x := &c.settles[i]
 		if x.ID == 0 {
 			continue
 		}
-		switch w := k.batch.Writes[x.write].(type) {
+		switch w := c.batch.Writes[x.write].(type) {
 		case backends.Ack:
 			if fast && len(w.Enqueue) == 0 {
 				p.acks = append(p.acks, x)
@@ -168,7 +168,7 @@ func (k *Commit) plan(fast bool) (p plan) {
 			}
 			p.claimsLast = p.claimsLast || len(w.Enqueue) > 0
 		case backends.Deliver:
-			if fast && k.s.traits.FastDeliver {
+			if fast && c.s.traits.FastDeliver {
 				p.delivers = append(p.delivers, x)
 				continue
 			}
@@ -208,88 +208,88 @@ func (k *Commit) plan(fast bool) (p plan) {
 //
 // TestRoundTrips counts them. New jobs of an engine that stores them at the Flush (Writer.Insert) have another one before
 // claims.
-func (k *Commit) writes(ctx context.Context, tx Tx) error {
-	distinct := k.list()
-	if k.avoidLocked {
-		if err := k.setLockedAside(ctx, tx); err != nil {
+func (c *Commit) writes(ctx context.Context, tx Tx) error {
+	distinct := c.list()
+	if c.avoidLocked {
+		if err := c.setLockedAside(ctx, tx); err != nil {
 			return err
 		}
 	}
-	p := k.plan(k.fast && distinct)
+	p := c.plan(c.fast && distinct)
 
-	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
-	unsure := k.ack(tx, p.acks)
-	k.deliver(tx, p.delivers)
-	k.lock(tx, p.rows)
-	if !p.claimsLast && !k.pending {
-		k.startClaims(ctx, tx)
+	c.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
+	unsure := c.ack(tx, p.acks)
+	c.deliver(tx, p.delivers)
+	c.lock(tx, p.rows)
+	if !p.claimsLast && !c.pending {
+		c.startClaims(ctx, tx)
 	}
 	unsure = unsure || len(p.delivers) > 0
-	if unsure || len(p.rows) > 0 || len(k.batch.Claims) > 0 && (k.claims != nil || k.pending) {
-		if err := k.flush(ctx, tx); err != nil {
+	if unsure || len(p.rows) > 0 || len(c.batch.Claims) > 0 && (c.claims != nil || c.pending) {
+		if err := c.flush(ctx, tx); err != nil {
 			return err
 		}
 	}
 
 	if unsure {
-		if left := k.leftOf(p); len(left) > 0 {
-			k.lock(tx, left)
-			if err := k.flush(ctx, tx); err != nil {
+		if left := c.leftOf(p); len(left) > 0 {
+			c.lock(tx, left)
+			if err := c.flush(ctx, tx); err != nil {
 				return err
 			}
 		}
 	}
-	k.apply()
-	if k.avoidLocked {
-		if err := k.setLockedKeysAside(ctx, tx); err != nil {
+	c.apply()
+	if c.avoidLocked {
+		if err := c.setLockedKeysAside(ctx, tx); err != nil {
 			return err
 		}
 	}
 
-	k.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
-	k.change(tx)
-	if k.claims == nil && len(k.batch.Claims) > 0 {
-		if k.pending {
-			if err := k.flush(ctx, tx); err != nil {
+	c.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
+	c.change(tx)
+	if c.claims == nil && len(c.batch.Claims) > 0 {
+		if c.pending {
+			if err := c.flush(ctx, tx); err != nil {
 				return err
 			}
 		}
-		k.startClaims(ctx, tx)
-		return k.flush(ctx, tx)
+		c.startClaims(ctx, tx)
+		return c.flush(ctx, tx)
 	}
-	if k.s.traits.Silent && (len(k.jobs) > 0 || k.changed > 0) { // check needs the answers
-		return k.flush(ctx, tx)
+	if c.s.traits.Silent && (len(c.jobs) > 0 || c.changed > 0) { // check needs the answers
+		return c.flush(ctx, tx)
 	}
 	return nil
 }
 
-func (k *Commit) flush(ctx context.Context, tx Tx) error {
-	k.pending = false
+func (c *Commit) flush(ctx context.Context, tx Tx) error {
+	c.pending = false
 	return tx.Flush(ctx)
 }
 
 // apply decides the outcome of the locked rows, write by write, and which leases are lost.
-func (k *Commit) apply() {
-	for i := range k.settles {
-		x := &k.settles[i]
+func (c *Commit) apply() {
+	for i := range c.settles {
+		x := &c.settles[i]
 		if x.done {
 			continue
 		}
-		r := k.rows[x.ID]
+		r := c.rows[x.ID]
 		if x.lost = r == nil || !r.proves(x.Lease); x.lost {
 			continue
 		}
-		res := &k.res.Writes[x.write]
-		switch w := k.batch.Writes[x.write].(type) {
+		res := &c.res.Writes[x.write]
+		switch w := c.batch.Writes[x.write].(type) {
 		case backends.Ack:
-			if !k.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
-				k.s.lean.start()
+			if !c.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
+				c.s.lean.start()
 			}
 			r.ack(w.Result)
 		case backends.Nack:
-			k.end(res, r, r.AfterNack(w, k.batch.Jitter.Of(r.Queue)), backends.CauseNacked)
+			c.end(res, r, r.AfterNack(w, c.batch.Jitter.Of(r.Queue)), backends.CauseNacked)
 		case backends.Release:
-			k.end(res, r, r.AfterRelease(w, k.batch.Jitter.Of(r.Queue)), w.Cause)
+			c.end(res, r, r.AfterRelease(w, c.batch.Jitter.Of(r.Queue)), w.Cause)
 		case backends.Extend:
 			if r.extend(w); w.Bind != 0 && r.Alone() {
 				res.Alone = append(res.Alone, w.Leases[x.n])
@@ -298,15 +298,15 @@ func (k *Commit) apply() {
 			r.deliver(w.Deliveries[x.n])
 		}
 	}
-	for i := range k.settles { // in their order
-		if x := &k.settles[i]; x.lost {
-			res := &k.res.Writes[x.write]
-			res.Lost = append(res.Lost, backends.LeasesOf(k.batch.Writes[x.write])[x.n])
+	for i := range c.settles { // in their order
+		if x := &c.settles[i]; x.lost {
+			res := &c.res.Writes[x.write]
+			res.Lost = append(res.Lost, backends.LeasesOf(c.batch.Writes[x.write])[x.n])
 		}
 	}
 }
 
-func (k *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, cause backends.Cause) {
+func (c *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, cause backends.Cause) {
 	r.end(d)
 	res.Failed.Add(r.Queue, cause, d.State == backends.StateDead)
 	if d.State == backends.StateReady {
@@ -315,8 +315,8 @@ func (k *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, 
 }
 
 // change queues the statement that writes the changes of the rows.
-func (k *Commit) change(tx Tx) {
-	k.changed, k.backs = queueChanges(tx, slices.Collect(maps.Values(k.rows)), k.backs, func(*Row) { k.changed-- })
+func (c *Commit) change(tx Tx) {
+	c.changed, c.backs = queueChanges(tx, slices.Collect(maps.Values(c.rows)), c.backs, func(*Row) { c.changed-- })
 }
 
 // queueChanges queues the changes of rows. It returns their number, and backs with the jobs appended that
@@ -348,14 +348,14 @@ func queueChanges(tx Tx, rows []*Row, backs []giveBack, changed func(*Row)) (int
 var ErrSilent = errors.New("a trigger on qsidecar_jobs, or a policy, passed a row over without an error")
 
 // check returns an error if a change is missing that the server reported no error for.
-func (k *Commit) check() error {
-	if !k.s.traits.Silent {
+func (c *Commit) check() error {
+	if !c.s.traits.Silent {
 		return nil
 	}
-	if k.changed > 0 {
+	if c.changed > 0 {
 		return backends.Refused(ErrSilent)
 	}
-	for _, j := range k.jobs {
+	for _, j := range c.jobs {
 		if err := j.check(); err != nil {
 			return err
 		}
@@ -365,24 +365,24 @@ func (k *Commit) check() error {
 
 // Committed updates the cursors after the commit, notifies the driver of queues with new ready jobs, and
 // returns the results.
-func (k *Commit) Committed() backends.Results {
-	k.s.gaveBack(k.backs)
-	if k.claims != nil {
-		k.claims.Committed()
+func (c *Commit) Committed() backends.Results {
+	c.s.gaveBack(c.backs)
+	if c.claims != nil {
+		c.claims.Committed()
 	}
 	var queues []string
-	for i := range k.res.Writes {
-		res := &k.res.Writes[i]
+	for i := range c.res.Writes {
+		res := &c.res.Writes[i]
 		if res.Err == nil && slices.ContainsFunc(res.Stored, func(s backends.Stored) bool { return s.ID == "" }) {
 			res.Err = backends.ErrUnknownOutcome // the answers got lost, and the driver found out that the commit happened
 		}
 		queues = append(queues, res.MadeReady...)
 	}
-	if k.hooks.Freed != nil {
-		queues = append(queues, k.hooks.Freed()...)
+	if c.hooks.Freed != nil {
+		queues = append(queues, c.hooks.Freed()...)
 	}
 	if len(queues) > 0 {
-		k.s.driver.MadeReady(queues)
+		c.s.driver.MadeReady(queues)
 	}
-	return k.res
+	return c.res
 }

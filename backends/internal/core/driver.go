@@ -78,8 +78,8 @@ type TxOptions struct {
 }
 
 // LimitsLockWaits reports whether the transaction must not wait for locks indefinitely.
-func (o TxOptions) LimitsLockWaits() bool {
-	return o.AdoptedWrites || o.AdoptedClaims || o.Keyed || o.Settles
+func (t TxOptions) LimitsLockWaits() bool {
+	return t.AdoptedWrites || t.AdoptedClaims || t.Keyed || t.Settles
 }
 
 // Tx is a transaction. Its methods without a context queue statements, whose callbacks run during a Flush. Its

@@ -38,12 +38,12 @@ type jobRow struct {
 	failures                     []backends.Failure
 }
 
-func (r *jobRow) urgency() int32 { return -int32(r.priority) }
+func (j *jobRow) urgency() int32 { return -int32(j.priority) }
 
 // unclaim removes the claim from the row.
-func (r *jobRow) unclaim() {
-	r.token, r.owner, r.lease, r.worker, r.prefetched = backends.Token{}, 0, 0, "", false
-	r.deadline, r.due, r.claimed = time.Time{}, time.Time{}, time.Time{}
+func (j *jobRow) unclaim() {
+	j.token, j.owner, j.lease, j.worker, j.prefetched = backends.Token{}, 0, 0, "", false
+	j.deadline, j.due, j.claimed = time.Time{}, time.Time{}, time.Time{}
 }
 
 type keyRow struct {

@@ -82,16 +82,16 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}
 
 // row returns a claimed row in the form that the core uses.
-func (r *jobRow) row(cause backends.Cause) *core.Row {
+func (j *jobRow) row(cause backends.Cause) *core.Row {
 	x := &core.Row{
-		ID: r.id, Queue: r.queue, Key: r.key, Priority: r.priority, Position: r.position, Fence: r.fence, Token: r.token, Owner: r.owner, Lease: r.lease,
+		ID: j.id, Queue: j.queue, Key: j.key, Priority: j.priority, Position: j.position, Fence: j.fence, Token: j.token, Owner: j.owner, Lease: j.lease,
 		AttemptState: backends.AttemptState{
-			Attempts: r.attempts, Limit: r.policy.MaxAttempts, Losses: r.losses, Backoff: r.policy.Backoff, BackoffMax: r.policy.BackoffMax,
-			Prefetched: r.prefetched, PrefetchLosses: r.unrecorded,
+			Attempts: j.attempts, Limit: j.policy.MaxAttempts, Losses: j.losses, Backoff: j.policy.Backoff, BackoffMax: j.policy.BackoffMax,
+			Prefetched: j.prefetched, PrefetchLosses: j.unrecorded,
 		},
-		Kept: r.policy.RetainDone > 0, HasWorker: r.worker != "", Cause: cause,
+		Kept: j.policy.RetainDone > 0, HasWorker: j.worker != "", Cause: cause,
 	}
-	if r.prefetched {
+	if j.prefetched {
 		x.Attempts++
 	}
 	return x

@@ -321,7 +321,7 @@ func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit i
 }
 
 // reap ends the claims of locked rows for their Cause.
-func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, jitter backends.Jitter) error {
+func (s *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, jitter backends.Jitter) error {
 	for _, row := range rows {
 		if row.Cause == backends.CauseSidecarLost && row.Lease > 0 { // a timed lease doesn't need an owner
 			row.renew()
@@ -331,15 +331,15 @@ func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, 
 		row.end(row.AfterReap(row.Cause, jitter.Of(row.Queue)))
 	}
 	changed := 0
-	_, b.backs = queueChanges(tx, rows, nil, func(row *Row) {
+	_, s.backs = queueChanges(tx, rows, nil, func(row *Row) {
 		changed++
 		if row.Change.Kind == Renewed {
 			return
 		}
-		b.reaped[row.Cause]++
-		b.failed.Add(row.Queue, row.Cause, row.Change.State == backends.StateDead)
+		s.reaped[row.Cause]++
+		s.failed.Add(row.Queue, row.Cause, row.Change.State == backends.StateDead)
 		if row.Change.State == backends.StateReady {
-			b.ready = append(b.ready, row.Queue)
+			s.ready = append(s.ready, row.Queue)
 		}
 	})
 	if err := tx.Flush(ctx); err != nil {

@@ -33,51 +33,51 @@ type countingTx struct {
 	queued  bool     // a statement, since the last Flush: a Flush without one sends nothing
 }
 
-func (t *countingTx) Insert(jobs []*core.NewJob) bool {
-	t.queued = true
-	return t.tx.Insert(jobs)
+func (c *countingTx) Insert(jobs []*core.NewJob) bool {
+	c.queued = true
+	return c.tx.Insert(jobs)
 }
 
-func (t *countingTx) Lock(ids []int64, found func(*core.Row)) {
-	t.queued = true
-	t.tx.Lock(ids, found)
+func (c *countingTx) Lock(ids []int64, found func(*core.Row)) {
+	c.queued = true
+	c.tx.Lock(ids, found)
 }
 
-func (t *countingTx) Claim(r *core.Run) {
-	t.queued = true
-	t.tx.Claim(r)
+func (c *countingTx) Claim(r *core.Run) {
+	c.queued = true
+	c.tx.Claim(r)
 }
 
-func (t *countingTx) Flush(ctx context.Context) error {
-	if t.queued {
-		t.c.trips++
+func (c *countingTx) Flush(ctx context.Context) error {
+	if c.queued {
+		c.c.trips++
 	}
-	t.queued = false
-	for _, f := range t.answers {
+	c.queued = false
+	for _, f := range c.answers {
 		f()
 	}
-	t.answers = nil
-	return t.tx.Flush(ctx)
+	c.answers = nil
+	return c.tx.Flush(ctx)
 }
 
-func (t *countingTx) Ack(leases []core.Lease, ended func(i int)) bool {
-	t.queued = true
-	if !t.c.sure {
-		return t.tx.Ack(leases, ended)
+func (c *countingTx) Ack(leases []core.Lease, ended func(i int)) bool {
+	c.queued = true
+	if !c.c.sure {
+		return c.tx.Ack(leases, ended)
 	}
 	n := 0
-	t.tx.Ack(leases, func(int) { n++ })
+	c.tx.Ack(leases, func(int) { n++ })
 	if n < len(leases) {
-		t.err = core.ErrNotAll
+		c.err = core.ErrNotAll
 	}
 	return true
 }
 
-func (t *countingTx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
-	t.queued = true
-	t.tx.Change(rows, func(*core.Row) {}, gaveBack)
+func (c *countingTx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
+	c.queued = true
+	c.tx.Change(rows, func(*core.Row) {}, gaveBack)
 	for _, r := range rows {
-		t.answers = append(t.answers, func() { changed(r) })
+		c.answers = append(c.answers, func() { changed(r) })
 	}
 }
 
@@ -112,7 +112,7 @@ func TestRoundTrips(t *testing.T) {
 					}
 					return cl
 				}
-				commit := func(b backends.Batch) backends.Results {
+				commit := func(b backends.CommitContent) backends.Results {
 					t.Helper()
 					b.Host = host
 					res, err := store.Commit(t.Context(), b)
@@ -123,7 +123,7 @@ func TestRoundTrips(t *testing.T) {
 				}
 				held := func(queue string) backends.Lease {
 					t.Helper()
-					res := commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}, Claims: []backends.Claim{claim(queue, 1)}})
+					res := commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}, Claims: []backends.Claim{claim(queue, 1)}})
 					return res.Claims[0].Jobs[0].Lease()
 				}
 				enqueue := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}
@@ -132,8 +132,8 @@ func TestRoundTrips(t *testing.T) {
 					return backends.Ack{Leases: []backends.Lease{held("q")}, Enqueue: []backends.NewJob{{Queue: "q"}}}
 				}
 				nack := func() backends.Write { return backends.Nack{Leases: []backends.Lease{held("q")}} }
-				of := func(writes ...backends.Write) backends.Batch { return backends.Batch{Writes: writes} }
-				claiming := func(b backends.Batch) backends.Batch {
+				of := func(writes ...backends.Write) backends.CommitContent { return backends.CommitContent{Writes: writes} }
+				claiming := func(b backends.CommitContent) backends.CommitContent {
 					b.Claims = []backends.Claim{claim("q", 1)}
 					return b
 				}
@@ -146,21 +146,21 @@ func TestRoundTrips(t *testing.T) {
 				}
 				for _, kind := range []struct {
 					name  string
-					batch func() backends.Batch
+					batch func() backends.CommitContent
 					want  int
 				}{
-					{"new jobs", func() backends.Batch { return of(enqueue, enqueue) }, more},
-					{"acks", func() backends.Batch { return of(ack("q"), ack("q")) }, unsure},
-					{"new jobs and acks", func() backends.Batch { return of(enqueue, ack("q")) }, max(unsure, more)},
-					{"a nack", func() backends.Batch { return of(nack()) }, 1 + more},
-					{"an extend", func() backends.Batch {
+					{"new jobs", func() backends.CommitContent { return of(enqueue, enqueue) }, more},
+					{"acks", func() backends.CommitContent { return of(ack("q"), ack("q")) }, unsure},
+					{"new jobs and acks", func() backends.CommitContent { return of(enqueue, ack("q")) }, max(unsure, more)},
+					{"a nack", func() backends.CommitContent { return of(nack()) }, 1 + more},
+					{"an extend", func() backends.CommitContent {
 						return of(backends.Extend{Leases: []backends.Lease{held("q")}, Lease: time.Minute})
 					}, 1 + more},
-					{"an ack that stores jobs", func() backends.Batch { return of(follow()) }, 1 + more},
-					{"a claim", func() backends.Batch { return claiming(of()) }, 1},
-					{"claims, new jobs and acks", func() backends.Batch { return claiming(of(enqueue, ack("q"))) }, 1},
-					{"claims and a nack", func() backends.Batch { return claiming(of(nack(), enqueue)) }, 2},
-					{"claims and an ack that stores jobs", func() backends.Batch { return claiming(of(follow())) }, 2},
+					{"an ack that stores jobs", func() backends.CommitContent { return of(follow()) }, 1 + more},
+					{"a claim", func() backends.CommitContent { return claiming(of()) }, 1},
+					{"claims, new jobs and acks", func() backends.CommitContent { return claiming(of(enqueue, ack("q"))) }, 1},
+					{"claims and a nack", func() backends.CommitContent { return claiming(of(nack(), enqueue)) }, 2},
+					{"claims and an ack that stores jobs", func() backends.CommitContent { return claiming(of(follow())) }, 2},
 				} {
 					b := kind.batch()
 					c.trips = 0

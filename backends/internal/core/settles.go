@@ -19,12 +19,12 @@ type settle struct {
 }
 
 // list fills settles. distinct: no two leases name the same job.
-func (k *Commit) list() (distinct bool) {
+func (c *Commit) list() (distinct bool) {
 	distinct = true
-	k.settles = make([]settle, 0, len(k.batch.Writes))
-	seen := make(map[int64]bool, len(k.batch.Writes))
-	for i, w := range k.batch.Writes {
-		if k.res.Writes[i].Err != nil {
+	c.settles = make([]settle, 0, len(c.batch.Writes))
+	seen := make(map[int64]bool, len(c.batch.Writes))
+	for i, w := range c.batch.Writes {
+		if c.res.Writes[i].Err != nil {
 			continue
 		}
 		owner, result := backends.Identity(0), []byte(nil)
@@ -43,7 +43,7 @@ func (k *Commit) list() (distinct bool) {
 				distinct = false
 			}
 			seen[id] = true
-			k.settles = append(k.settles, settle{
+			c.settles = append(c.settles, settle{
 				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
 				write: i, n: n,
 			})
@@ -54,11 +54,11 @@ func (k *Commit) list() (distinct bool) {
 
 // setLockedAside removes the writes whose rows other transactions have locked. It locks the other rows, so that the
 // rest of the commit waits for none.
-func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
+func (c *Commit) setLockedAside(ctx context.Context, tx Tx) error {
 	f, ok := tx.(LockFinder)
 	var ids []int64
-	for i := range k.settles {
-		if id := k.settles[i].ID; id != 0 {
+	for i := range c.settles {
+		if id := c.settles[i].ID; id != 0 {
 			ids = append(ids, id)
 		}
 	}
@@ -70,13 +70,13 @@ func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
 	if err != nil {
 		return err
 	}
-	for i := range k.settles {
-		if x := &k.settles[i]; slices.Contains(locked, x.ID) {
-			k.s.locked.start()
-			k.res.Writes[x.write].Err = mustRunAlone()
+	for i := range c.settles {
+		if x := &c.settles[i]; slices.Contains(locked, x.ID) {
+			c.s.locked.start()
+			c.res.Writes[x.write].Err = mustRunAlone()
 		}
 	}
-	k.settles = slices.DeleteFunc(k.settles, func(x settle) bool { return k.res.Writes[x.write].Err != nil })
+	c.settles = slices.DeleteFunc(c.settles, func(x settle) bool { return c.res.Writes[x.write].Err != nil })
 	return nil
 }
 
@@ -88,10 +88,10 @@ var errSetAside = fmt.Errorf("%w: some writes must run alone", ErrNotAll)
 // setLockedKeysAside finds the jobs that end and whose keys other transactions have locked. If there are any, it
 // notes their writes, and the commit has to be tried again: a write happens as a whole, and the transaction has
 // possibly carried out other parts of these writes.
-func (k *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
+func (c *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
 	f, ok := tx.(KeyLockFinder)
 	var ending []*Row
-	for _, r := range k.rows {
+	for _, r := range c.rows {
 		if r.endsKey() {
 			ending = append(ending, r)
 		}
@@ -104,19 +104,19 @@ func (k *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
 	if err != nil || len(locked) == 0 {
 		return err
 	}
-	if k.aside == nil {
-		k.aside = map[int]bool{}
+	if c.aside == nil {
+		c.aside = map[int]bool{}
 	}
-	for i := range k.settles {
-		if x := &k.settles[i]; !x.lost && slices.Contains(locked, x.ID) {
-			k.aside[x.write] = true
+	for i := range c.settles {
+		if x := &c.settles[i]; !x.lost && slices.Contains(locked, x.ID) {
+			c.aside[x.write] = true
 		}
 	}
 	return errSetAside
 }
 
 // ack queues the statement that ends claims. If unsure is true, the caller learns after a Flush which it did not end.
-func (k *Commit) ack(tx Tx, acks []*settle) (unsure bool) {
+func (c *Commit) ack(tx Tx, acks []*settle) (unsure bool) {
 	if len(acks) == 0 {
 		return false
 	}
@@ -131,28 +131,28 @@ func (k *Commit) ack(tx Tx, acks []*settle) (unsure bool) {
 }
 
 // deliver queues the statement that records deliveries. The caller learns after a Flush which it did not record.
-func (k *Commit) deliver(tx Tx, delivers []*settle) {
+func (c *Commit) deliver(tx Tx, delivers []*settle) {
 	if len(delivers) == 0 {
 		return
 	}
 	sortByID(delivers)
 	deliveries := make([]backends.Delivery, len(delivers))
 	for i, x := range delivers {
-		deliveries[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
+		deliveries[i] = c.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
 	}
 	tx.Deliver(leasesIn(delivers), deliveries, func(i int) { delivers[i].done = true })
 }
 
 // lock queues the statement that locks and reads rows.
-func (k *Commit) lock(tx Tx, ids []int64) {
+func (c *Commit) lock(tx Tx, ids []int64) {
 	if len(ids) > 0 {
-		tx.Lock(ids, func(r *Row) { k.rows[r.ID] = r })
+		tx.Lock(ids, func(r *Row) { c.rows[r.ID] = r })
 	}
 }
 
 // leftOf returns the rows of the acks and deliveries that the fast statements left, except of acks that only a lost lease
 // explains.
-func (k *Commit) leftOf(p plan) (ids []int64) {
+func (c *Commit) leftOf(p plan) (ids []int64) {
 	left := func(all []*settle) {
 		for _, x := range all {
 			if !x.done {
@@ -160,7 +160,7 @@ func (k *Commit) leftOf(p plan) (ids []int64) {
 			}
 		}
 	}
-	if !k.s.traits.AcksAll {
+	if !c.s.traits.AcksAll {
 		left(p.acks)
 	}
 	left(p.delivers)

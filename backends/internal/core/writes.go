@@ -22,47 +22,47 @@ type NewJob struct {
 type jobKey struct{ queue, key string }
 
 // Stored records that the job has a row.
-func (j *NewJob) Stored(id int64, ready bool) {
-	*j.answer, j.state = backends.Stored{ID: ID(id)}, backends.StateScheduled
+func (n *NewJob) Stored(id int64, ready bool) {
+	*n.answer, n.state = backends.Stored{ID: ID(id)}, backends.StateScheduled
 	if ready {
-		addQueue(j.res, j.Queue)
-		j.state = backends.StateReady
+		addQueue(n.res, n.Queue)
+		n.state = backends.StateReady
 	}
-	j.answerSame()
+	n.answerSame()
 }
 
 // Duplicate records that another job has the key.
-func (j *NewJob) Duplicate(id int64, state backends.State) {
-	*j.answer, j.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
-	j.answerSame()
+func (n *NewJob) Duplicate(id int64, state backends.State) {
+	*n.answer, n.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
+	n.answerSame()
 }
 
 // answerSame fills in the answers for later jobs with the key.
-func (j *NewJob) answerSame() {
-	for _, s := range j.same {
-		*s = backends.Stored{ID: j.answer.ID, Duplicate: true, State: j.state}
+func (n *NewJob) answerSame() {
+	for _, s := range n.same {
+		*s = backends.Stored{ID: n.answer.ID, Duplicate: true, State: n.state}
 	}
 }
 
 // PassedOver records that the job should have a row, but has none.
-func (j *NewJob) PassedOver() { j.passed = true }
+func (n *NewJob) PassedOver() { n.passed = true }
 
 // check returns an error if the job has no answer.
-func (j *NewJob) check() error {
+func (n *NewJob) check() error {
 	switch {
-	case j.passed, j.answer.ID == "" && j.Key == "":
+	case n.passed, n.answer.ID == "" && n.Key == "":
 		return backends.Refused(ErrSilent)
-	case j.answer.ID == "":
+	case n.answer.ID == "":
 		return fmt.Errorf("%w: a key was forgotten", ErrAgain)
 	}
 	return nil
 }
 
 // insert queues the jobs of the writes that match, except those of acks whose lease is lost or whose row is locked.
-func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
+func (c *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	var all []*NewJob
-	for i, w := range k.batch.Writes {
-		res := &k.res.Writes[i]
+	for i, w := range c.batch.Writes {
+		res := &c.res.Writes[i]
 		if !which(w) || len(res.Lost) > 0 || res.Err != nil {
 			continue
 		}
@@ -72,23 +72,23 @@ func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 			j := &NewJob{NewJob: &jobs[n], answer: &res.Stored[n], res: res}
 			if j.Key != "" {
 				key := jobKey{j.Queue, j.Key}
-				if first := k.keys[key]; first != nil {
+				if first := c.keys[key]; first != nil {
 					if first.same = append(first.same, j.answer); first.state != "" {
 						first.answerSame()
 					}
 					continue
 				}
-				if k.keys == nil {
-					k.keys = map[jobKey]*NewJob{}
+				if c.keys == nil {
+					c.keys = map[jobKey]*NewJob{}
 				}
-				k.keys[key] = j
+				c.keys[key] = j
 			}
 			all = append(all, j)
 		}
 	}
 	if len(all) > 0 {
-		k.pending = tx.Insert(all) || k.pending
-		k.jobs = append(k.jobs, all...)
+		c.pending = tx.Insert(all) || c.pending
+		c.jobs = append(c.jobs, all...)
 	}
 }
 

@@ -38,9 +38,7 @@ func (s *Set) Numbered(began Event, number int64) {
 func (s *Set) Over(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e >= s.reset {
-		s.over = max(s.over, e)
-	}
+	s.over = max(s.over, e) // marks are from after the last Reset, so an event before it proves none
 }
 
 // blockedFor is how long a proof waits for the lower-numbered transactions. After that it is worth finding out

@@ -5,7 +5,12 @@
 // defines a fragment for the text that follows it, and for the fragments in that text. The program names the
 // parameters of each statement once more, in the order in which it passes their values. So a statement costs nothing
 // when it runs: it is a string with the server's placeholders. What doesn't agree panics: a name that one side doesn't
-// have, a parameter or a fragment without a use, and a statement that the program never asks for.
+// have, a parameter or a fragment without a use, and a statement that the program never asks for. SQL Server's parameters
+// have names and types: see Declared.
+//
+// In files are the statements with this project's tables, because they are what a change of the tables or of an index must
+// be compared with. Beside the code are what depends on values (a range of the index, a list of rows), the SQL for adopted
+// tables, migrations, the settings of a session, and questions about the server: each has one use, next to what reads the answer.
 //
 // Start reading at Read, then Text.Get.
 package sqltext
@@ -25,13 +30,15 @@ type Text struct {
 	fragments  map[string]*part
 	number     string // what precedes the number of a placeholder; "": placeholders have no numbers
 	got        []string
+	comments   []string // of what Get has expanded
 }
 
 // part is the text of a statement or of a fragment.
 type part struct {
-	text string
-	with map[string]*part
-	used bool
+	text     string
+	comments []string
+	with     map[string]*part
+	used     bool
 }
 
 // Read reads the .sql files of a folder. Placeholders are the numbers of parameters after `number`: "$" for $1. If it is
@@ -58,7 +65,9 @@ func Read(files fs.FS, number string, with map[string]string) *Text {
 func (t *Text) add(path, text string) {
 	var now *part
 	for line := range strings.Lines(text) {
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line)+" ", ": ")
+		rest = strings.TrimSpace(rest)
+		with, isWith := strings.CutPrefix(kind, "-- with ")
 		into := t.statements
 		switch {
 		case kind == "-- fragment":
@@ -70,9 +79,12 @@ func (t *Text) add(path, text string) {
 			}
 			now = &part{with: map[string]*part{}}
 			into[rest] = now
-		case strings.HasPrefix(kind, "-- with ") && now != nil:
-			now.with[strings.TrimSuffix(strings.TrimPrefix(kind, "-- with "), ":")] = &part{text: rest}
+		case isWith && !strings.Contains(with, " ") && now != nil:
+			now.with[with] = &part{text: rest}
 		case strings.HasPrefix(line, "--"):
+			if now != nil {
+				now.comments = append(now.comments, strings.TrimSpace(line[2:]))
+			}
 		case now != nil:
 			now.text += line
 		case strings.TrimSpace(line) != "":
@@ -95,12 +107,20 @@ func (t *Text) Get(name, params string) string {
 	return text
 }
 
+// Declared returns a statement that declares its parameters in its comments, and in those of its fragments, and these comments.
+func (t *Text) Declared(name string) (text string, comments []string) {
+	t.comments = nil
+	text = t.Get(name, "")
+	return text, t.comments
+}
+
 // maxDepth is how deep fragments can contain others.
 const maxDepth = 12
 
 // expand replaces the fragments in a text.
 func (t *Text) expand(name string, p *part, known map[string]*part, depth int) string {
 	p.used = true
+	t.comments = append(t.comments, p.comments...)
 	if len(p.with) > 0 {
 		known = maps.Clone(known)
 		maps.Copy(known, p.with)

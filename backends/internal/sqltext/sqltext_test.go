@@ -56,6 +56,15 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
+// TestDeclared checks that a statement comes with its comments and those of its fragments.
+func TestDeclared(t *testing.T) {
+	t.Parallel()
+	text := Read(fstest.MapFS{"sql/a.sql": {Data: []byte("-- fragment: part\n-- @b int\n@b\n-- name: x\n-- @a bigint\n-- sets 1\nSELECT @a + {part}")}}, "@", nil)
+	if got, comments := text.Declared("x"); got != "SELECT @a + @b" || strings.Join(comments, ", ") != "@a bigint, sets 1, @b int" {
+		t.Errorf("got %q, %q", got, comments)
+	}
+}
+
 // TestWhatDoesNotAgree checks that each kind of mistake panics with its name.
 func TestWhatDoesNotAgree(t *testing.T) {
 	t.Parallel()

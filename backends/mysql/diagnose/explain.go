@@ -45,23 +45,23 @@ func readStep(r []sql.NullString) (step, error) {
 }
 
 // add adds the step to a plan. The first step shows how the adopted table is read.
-func (p step) add(table string, to *backends.Plan) {
-	line := p.how + " on " + p.table
-	if p.index != "" {
-		line += " using " + p.index
+func (s step) add(table string, to *backends.Plan) {
+	line := s.how + " on " + s.table
+	if s.index != "" {
+		line += " using " + s.index
 	}
-	if p.rows != "" {
-		line += ", about " + p.rows + " rows"
+	if s.rows != "" {
+		line += ", about " + s.rows + " rows"
 	}
-	if p.extra != "" {
-		line += " [" + p.extra + "]"
+	if s.extra != "" {
+		line += " [" + s.extra + "]"
 	}
 	first := len(to.Lines) == 0
 	to.Lines = append(to.Lines, line)
-	if first && p.table == table {
-		to.Index = p.index
-		to.Whole = p.how == "ALL" || p.how == "index"
-		to.Sorts = strings.Contains(p.extra, "filesort")
+	if first && s.table == table {
+		to.Index = s.index
+		to.Whole = s.how == "ALL" || s.how == "index"
+		to.Sorts = strings.Contains(s.extra, "filesort")
 	}
 }
 

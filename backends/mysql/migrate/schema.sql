@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   worker            VARCHAR(128),
   -- the end
   finished_at       DATETIME(6),
-  expires_at        DATETIME(6),
+  prune_at          DATETIME(6),
   `key`             VARBINARY(255),
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
   headers           JSON CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
@@ -99,9 +99,9 @@ CREATE TABLE IF NOT EXISTS qsidecar_failures (
 -- When finished jobs are deleted. A row whose job is gone, or has finished again, means
 -- nothing. It is deleted at its time, too.
 CREATE TABLE IF NOT EXISTS qsidecar_expiring (
-  expires_at DATETIME(6) NOT NULL,
+  prune_at   DATETIME(6) NOT NULL,
   job        BIGINT      NOT NULL,
-  PRIMARY KEY (expires_at, job)
+  PRIMARY KEY (prune_at, job)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_keys (

@@ -35,3 +35,10 @@ FROM qsidecar_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :limit
 
 -- name: unregister
 DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused
+
+-- name: unreadable_headers
+-- Headers that prevent changes of a row on MariaDB: see headers.go.
+SELECT id FROM qsidecar_jobs WHERE headers IS NOT NULL AND COALESCE(JSON_TYPE(headers), '') <> 'OBJECT' LIMIT 1000
+
+-- name: replace_headers
+UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (:ids)

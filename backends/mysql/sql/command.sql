@@ -9,5 +9,21 @@ UPDATE qsidecar_queues SET paused = 0 WHERE queue = :queue
 -- name: any_in_segment
 SELECT EXISTS (SELECT 1 FROM {jobs} WHERE segment = :segment)
 
--- name: take_key_back
-UPDATE qsidecar_keys SET expires_at = IF(job = :id, expires_at, :now), state = NULL, job = :id WHERE queue = :queue AND `key` = :key
+-- name: following
+-- The jobs of a `segment` after a position (listPlace.following), in their order.
+SELECT {no_pushdown} id, urgency, sort_key FROM {jobs} WHERE segment = :segment AND {uncovered} AND :following
+ORDER BY urgency, sort_key, id LIMIT :limit
+
+-- name: retry
+-- with set: attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+{make_ready}
+
+-- name: change_ready
+-- with set: run_at = NULL, priority = COALESCE(:priority, priority)
+{make_ready}
+
+-- name: change_scheduled
+UPDATE {by_id} SET state = 'scheduled', priority = COALESCE(:priority, priority) WHERE id IN (:ids)
+
+-- name: change_scheduled_at
+UPDATE {by_id} SET state = 'scheduled', run_at = :run_at, priority = COALESCE(:priority, priority) WHERE id IN (:ids)

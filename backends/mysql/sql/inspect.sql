@@ -17,7 +17,7 @@ SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :segment LIMIT :limit
 SELECT urgency, ready_at, {now} FROM {jobs} WHERE segment = :segment AND urgency > :after ORDER BY urgency, sort_key, id LIMIT 1
 
 -- name: peek_claimed
-SELECT id, {bytes} + COALESCE(LENGTH(result), 0) FROM {jobs}
+SELECT {size} FROM {jobs}
 WHERE segment > 'c' AND segment < 'd' AND queue = :queue AND (claimed_at > :after_at OR claimed_at = :after_at AND id > :after_id)
 ORDER BY claimed_at, id LIMIT :limit
 
@@ -34,3 +34,69 @@ SELECT EXISTS (SELECT 1 FROM {jobs} INNER JOIN qsidecar_keys k ON k.queue = qsid
     WHERE segment = :segment AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > {now}
       OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))
   OR EXISTS (SELECT 1 FROM {jobs} WHERE segment = :segment AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)
+
+-- fragment: segments
+-- How many rows there are of each `segment` and urgency between two values, up to a limit.
+(SELECT p.segment, p.urgency, COUNT(*) AS n FROM (SELECT segment, urgency FROM {jobs}
+    WHERE segment > :after AND segment < :before ORDER BY segment, urgency LIMIT :limit) AS p GROUP BY p.segment, p.urgency) AS g
+ORDER BY g.segment, g.urgency
+
+-- name: queues_ready
+-- Within a group, positions are given in the order in which rows become ready.
+SELECT g.segment, g.n, (SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments)
+    WHERE j.segment = g.segment AND j.urgency = g.urgency ORDER BY j.sort_key, j.id LIMIT 1), {now} FROM {segments}
+
+-- name: queues_others
+-- The other states than ready and claimed.
+SELECT g.segment, g.n, NULL, {now} FROM {segments}
+
+-- name: stats
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :ready LIMIT :limit) AS x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :scheduled LIMIT :limit) AS x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment > 'c' AND segment < 'd' AND queue = :queue LIMIT :limit) AS x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :done LIMIT :limit) AS x),
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :dead LIMIT :limit) AS x),
+  EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = :queue AND paused),
+  (SELECT MIN(claimed_at) FROM {jobs} WHERE segment > 'c' AND segment < 'd' AND queue = :queue), {now}
+
+-- fragment: place
+-- Where a job is in a list: urgency and `sort_key`, and when it was claimed. It can be in another state by now.
+SELECT {at}, claimed_at FROM qsidecar_jobs WHERE id = :id AND queue = :queue
+
+-- name: place_ready
+-- with at: -priority, position
+{place}
+
+-- name: place_scheduled
+-- with at: 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)
+{place}
+
+-- name: place_claimed
+-- with at: 0, 0
+{place}
+
+-- name: place_finished
+-- with at: 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)
+{place}
+
+-- fragment: size
+id, {bytes} + COALESCE(LENGTH(result), 0)
+
+-- name: peek
+-- :following is the condition that a row comes after a position (listPlace.following).
+SELECT {size} FROM {jobs} WHERE segment = :segment AND :following ORDER BY urgency, sort_key, id LIMIT :limit
+
+-- name: peek_newest
+-- :preceding is the condition that a row comes before a position.
+SELECT {size} FROM {jobs} WHERE segment = :segment AND :preceding ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT :limit
+
+-- name: chosen
+SELECT {size} FROM qsidecar_jobs WHERE id IN (:ids) AND queue = :queue
+
+-- name: view
+SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at,
+  worker, `key`, headers, result
+FROM qsidecar_jobs WHERE id IN (:ids) AND queue = :queue
+
+-- name: failures
+SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN (:ids) ORDER BY job, fence

@@ -3,6 +3,26 @@
 -- name: begin
 START TRANSACTION
 
+-- name: begin_galera
+-- galera.go explains why a transaction on Galera begins and ends in this way.
+SET autocommit = 0;
+START TRANSACTION;
+SAVEPOINT qsidecar_transaction
+
+-- name: commit
+COMMIT
+
+-- name: release_galera
+-- It also stops the waiting for other nodes, which could fail after COMMIT.
+SET wsrep_sync_wait = 0;
+RELEASE SAVEPOINT qsidecar_transaction
+
+-- name: after_commit
+SELECT 1
+
+-- name: end_galera
+SET autocommit = 1, wsrep_sync_wait = 1
+
 -- name: rollback
 ROLLBACK
 

@@ -1,4 +1,84 @@
--- Rows of qsidecar_queues that a write changes. Statements that list rows are written where they are used.
+-- Statements that store jobs, settle them, and change claimed ones.
+--
+-- MySQL has no arrays. So the value of a parameter can be a list of ids, several rows, or an expression that returns
+-- each row's value (table.Among, tx.byRow). The program writes it into the text.
+
+-- name: insert
+-- The rows follow. {step} is how far the ids of one statement are apart. A Galera node changes it when another node
+-- joins or leaves, also between two statements. So there {max_attempts} stores it while the rows are inserted.
+INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES
+
+-- name: insert_row
+(:queue, :state, :priority, {max_attempts}, :timeout_ms, :run_at, :now, :now, :key, :headers, :payload)
+
+-- name: insert_delayed_row
+(:queue, :state, :priority, {max_attempts}, :timeout_ms, :now + INTERVAL :delay_us MICROSECOND, :now, :now, :key, :headers, :payload)
+
+-- name: inserted
+SELECT LAST_INSERT_ID(), {step}
+
+-- name: ack
+-- Ends claims of jobs that are not kept, have no key and never failed.
+{delete_by_id} WHERE id IN (:ids) AND token_number = :numbers AND token_sidecar = :sidecars
+  AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL
+
+-- name: row_count
+-- How many rows the last statement changed.
+SELECT ROW_COUNT()
+
+-- fragment: row
+id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max,
+  backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at,
+  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at
+
+-- name: lock
+SELECT {row} FROM {by_id} WHERE id IN (:ids) ORDER BY id FOR UPDATE
+
+-- name: lock_free
+-- Leaves out the rows that other transactions have locked, if the server can.
+SELECT {row} FROM {by_id} WHERE id IN (:ids) ORDER BY id FOR UPDATE {skip_locked}
+
+-- name: find_claimed
+SELECT id FROM qsidecar_jobs WHERE id IN (:ids) AND state = 'claimed'
+
+-- name: lock_one
+SELECT id FROM {by_id} WHERE id = :id FOR UPDATE NOWAIT
+
+-- name: delete_done
+{delete_by_id} WHERE id IN (:ids)
+
+-- fragment: end_claims_of_all
+-- Writes how claims ended whose jobs stay. {also} is another column.
+UPDATE {by_id} SET prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
+  claimed_at = NULL, worker = NULL, state = :state, attempts = :attempts, losses = :losses, prefetch_losses = :prefetch_losses, run_at = :run_at,
+  last_error = IF(:failed, :message, last_error), finished_at = :finished_at, prune_at = :prune_at, result = :result {also}
+WHERE id IN (:ids)
+
+-- name: end_claims
+-- with also:
+{end_claims_of_all}
+
+-- name: end_claims_requeued
+-- with also: , position = {position}, ready_at = :now
+-- The same for jobs that are ready at a new position, behind the others.
+{end_claims_of_all}
+
+-- name: renew_claims
+-- Writes claims that continue.
+UPDATE {by_id} SET attempts = :attempts, prefetch_losses = :prefetch_losses, prefetched = :prefetched, owner = :owner, lease_ms = :lease_ms,
+  deadline = :deadline, due_at = :due_at, worker = IF(:set_worker, :worker, worker)
+WHERE id IN (:ids)
+
+-- name: insert_failures
+-- Further rows can follow.
+INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (:job, :fence, :attempt, :cause, :message, :now)
+
+-- name: delete_failures
+DELETE FROM qsidecar_failures WHERE job IN (:jobs)
+
+-- name: insert_expiring
+-- Further rows can follow.
+INSERT INTO qsidecar_expiring (prune_at, job) VALUES (:prune_at, :job)
 
 -- name: register
 -- Adds a queue, so that maintenance scans it, and shows all sidecars that its row is in use.
@@ -7,3 +87,6 @@ INSERT INTO qsidecar_queues (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE requ
 -- name: count_return
 -- Counts a job that is given back.
 INSERT INTO qsidecar_queues (queue, requeues) VALUES (:queue, 1) ON DUPLICATE KEY UPDATE requeues = requeues + 1
+
+-- name: read_requeues
+SELECT queue, requeues FROM qsidecar_queues WHERE queue IN (:queues) FOR UPDATE

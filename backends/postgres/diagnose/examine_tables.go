@@ -74,8 +74,17 @@ func (e *examination) checkRowSecurity(ctx context.Context, tx pgx.Tx) error {
 }
 
 // checkSequence finds a sequence that is behind the ids, as after a switch to another server by logical replication. A sidecar that
-// connects repairs it.
+// connects repairs it. It also finds one that gives numbers in another order than sessions ask for them: docs/claims-miss-no-job.md.
 func (e *examination) checkSequence(ctx context.Context, tx pgx.Tx) error {
+	unordered, err := list[string](ctx, tx, `SELECT format('CACHE %s, INCREMENT %s', seqcache, seqincrement) FROM pg_sequence
+		WHERE seqrelid = to_regclass($1) AND (seqcache > 1 OR seqincrement < 1)`, migrate.QuoteName(e.Schema)+".qsidecar_sequence")
+	if err != nil {
+		return err
+	}
+	if len(unordered) > 0 {
+		e.AddError("sequence", fmt.Sprintf("the sequence %s.qsidecar_sequence has %s: a job can get a smaller position than jobs that were claimed before it, and no claim finds it", e.Schema, unordered[0]),
+			fmt.Sprintf("ALTER SEQUENCE %s.qsidecar_sequence CACHE 1 INCREMENT 1; then end the sessions that insert jobs, because they keep the numbers that they cached, and restart the sidecars", migrate.QuoteName(e.Schema)))
+	}
 	last, err := list[int64](ctx, tx, e.engine.BehindSQL())
 	if err == nil && len(last) > 0 {
 		e.AddError("sequence", fmt.Sprintf("the sequence %s.qsidecar_sequence is at %d, and jobs or keys have later ids: inserts of jobs fail or reuse ids", e.Schema, last[0]),

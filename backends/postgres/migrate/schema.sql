@@ -70,7 +70,7 @@ CREATE TABLE {s}.qsidecar_jobs (
   worker            text,
   -- the end
   finished_at       timestamptz,
-  expires_at        timestamptz,
+  prune_at          timestamptz,
   key               text        COLLATE "C",
   last_error        text, -- NULL: it has no row in qsidecar_failures
   headers           jsonb       CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
@@ -106,7 +106,7 @@ CREATE INDEX qsidecar_delayed   ON {s}.qsidecar_jobs (queue, run_at, id)        
 CREATE INDEX qsidecar_owned     ON {s}.qsidecar_jobs (owner, id)                WHERE state = 'claimed';
 CREATE INDEX qsidecar_due       ON {s}.qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON {s}.qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
-CREATE INDEX qsidecar_expiring  ON {s}.qsidecar_jobs (expires_at)               WHERE expires_at IS NOT NULL;
+CREATE INDEX qsidecar_expiring  ON {s}.qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
 
 CREATE TABLE {s}.qsidecar_failures (
   job     bigint      NOT NULL,

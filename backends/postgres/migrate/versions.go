@@ -45,12 +45,12 @@ type Index struct {
 var schemaSQL string
 
 // dropped returns the statement that removes the remains of an interrupted build.
-func (x Index) dropped() string {
-	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.Name
+func (i Index) dropped() string {
+	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + i.Name
 }
 
 // created returns the statement that builds the index without blocking writes.
-func (x Index) created() string { return "CREATE INDEX CONCURRENTLY " + x.Name + " ON " + x.On }
+func (i Index) created() string { return "CREATE INDEX CONCURRENTLY " + i.Name + " ON " + i.On }
 
 // Fresh returns the SQL that creates all tables of a version (Base to the latest) in one
 // transaction. No writer can be blocked there, so each index is built by a plain CREATE

@@ -197,7 +197,7 @@ WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
     fence = {next_fence},
     claim_max = coalesce(j.max_attempts, (:claim_maxes::int[])[{at}]), retention_dead_ms = nullif((:retentions_dead::bigint[])[{at}], 0),
-    finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif((:retentions_dead::bigint[])[{at}], 0) * interval '1 ms',
+    finished_at = {s}.qsidecar_now(), prune_at = {s}.qsidecar_now() + nullif((:retentions_dead::bigint[])[{at}], 0) * interval '1 ms',
     last_error = (:messages::text[])[{at}]
   WHERE j.id = ANY(:ids::bigint[]) AND j.state || '' = 'ready'
   RETURNING j.id, j.key, j.fence, j.attempts, j.last_error

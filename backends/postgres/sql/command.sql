@@ -28,7 +28,7 @@ WITH t AS MATERIALIZED (
   RETURNING job
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
-    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL
+    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
   WHERE j.id = ANY(ARRAY(SELECT id FROM t WHERE key IS NULL OR id IN (SELECT job FROM k)))
   RETURNING 1
 )

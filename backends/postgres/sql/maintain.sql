@@ -12,9 +12,9 @@ SELECT {s}.qsidecar_now(),
   (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL AND due_at >= coalesce(:due_from::timestamptz, '-infinity') AND due_at <= {due_until}
     ORDER BY due_at LIMIT 1),
   NOT :watched::boolean AND EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
-  (SELECT expires_at FROM {s}.qsidecar_jobs
-    WHERE :prune::boolean AND expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce(:jobs_from::timestamptz, '-infinity')
-    ORDER BY expires_at LIMIT 1),
+  (SELECT prune_at FROM {s}.qsidecar_jobs
+    WHERE :prune::boolean AND prune_at IS NOT NULL AND prune_at <= {s}.qsidecar_now() AND prune_at >= coalesce(:jobs_from::timestamptz, '-infinity')
+    ORDER BY prune_at LIMIT 1),
   ARRAY(
     WITH RECURSIVE o AS (
       (SELECT owner FROM {s}.qsidecar_jobs WHERE :owners::boolean AND state = 'claimed' ORDER BY owner LIMIT 1)
@@ -71,8 +71,8 @@ ORDER BY run_at, id LIMIT :limit
 
 -- name: find_expired
 SELECT id, queue::text FROM {s}.qsidecar_jobs
-WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= :from
-ORDER BY expires_at LIMIT :limit
+WHERE prune_at IS NOT NULL AND prune_at <= {s}.qsidecar_now() AND prune_at >= :from
+ORDER BY prune_at LIMIT :limit
 
 -- name: lock_due
 -- Locks claims whose lease or time limit is over, from an instant on.
@@ -101,12 +101,12 @@ WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed'
 -- Deletes what expired, from an instant on. Returns how many, and when the last of them expired. :only is as in promote.
 WITH d AS (
   DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
-    SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= :from
+    SELECT id FROM {s}.qsidecar_jobs WHERE prune_at IS NOT NULL AND prune_at <= {s}.qsidecar_now() AND prune_at >= :from
       AND (:only::bigint[] IS NULL OR id = ANY(:only))
-    ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED))
-  RETURNING expires_at
+    ORDER BY prune_at LIMIT :limit FOR UPDATE SKIP LOCKED))
+  RETURNING prune_at
 )
-SELECT count(*), max(expires_at) FROM d
+SELECT count(*), max(prune_at) FROM d
 
 -- name: prune_keys
 WITH d AS (

@@ -127,7 +127,7 @@ SELECT id FROM d
 -- that are given back.
 WITH u AS (
   UPDATE {s}.qsidecar_jobs j SET {unclaimed},
-    (state, attempts, losses, prefetch_losses, position, ready_at, run_at, last_error, finished_at, expires_at, result) = (
+    (state, attempts, losses, prefetch_losses, position, ready_at, run_at, last_error, finished_at, prune_at, result) = (
     SELECT state, attempts, losses, prefetch_losses,
       CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_next() ELSE j.position END,
       CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_now() ELSE j.ready_at END,

@@ -104,14 +104,14 @@ func (x *Engine) addKey(info *backends.TableInfo, kind backends.ConstraintKind, 
 }
 
 // addKey adds a unique index to the constraints.
-func (x *index) addKey(info *backends.TableInfo, name func(string) string) {
-	if !x.unique || slices.ContainsFunc(info.Unique, func(key []string) bool {
-		return len(key) == len(x.Columns) && key[0] == x.Columns[0].Name && x.sql == ""
+func (i *index) addKey(info *backends.TableInfo, name func(string) string) {
+	if !i.unique || slices.ContainsFunc(info.Unique, func(key []string) bool {
+		return len(key) == len(i.Columns) && key[0] == i.Columns[0].Name && i.sql == ""
 	}) {
 		return
 	}
-	k := backends.Constraint{Kind: backends.UniqueKey, Name: x.Name, Text: x.Only}
-	if all := tokens(x.sql); x.expression {
+	k := backends.Constraint{Kind: backends.UniqueKey, Name: i.Name, Text: i.Only}
+	if all := tokens(i.sql); i.expression {
 		at := slices.Index(all, "(")
 		text, _ := parenthesized(all, max(at, 0))
 		k.Columns = []string{text}
@@ -119,7 +119,7 @@ func (x *index) addKey(info *backends.TableInfo, name func(string) string) {
 			return // several parts, of which some are expressions
 		}
 	} else {
-		for _, c := range x.Columns {
+		for _, c := range i.Columns {
 			k.Columns = append(k.Columns, name(c.Name))
 		}
 	}

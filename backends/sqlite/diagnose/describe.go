@@ -150,21 +150,21 @@ func addColumn(all []*index, r []string) []*index {
 }
 
 // addTo adds the index to the description of its table, unless it has an expression.
-func (x *index) addTo(info *backends.TableInfo) {
-	if x.expression {
+func (i *index) addTo(info *backends.TableInfo) {
+	if i.expression {
 		return
 	}
 	var names []string
-	for _, c := range x.Columns {
+	for _, c := range i.Columns {
 		column, _ := info.Column(c.Name)
 		names = append(names, c.Name)
-		x.unique = x.unique && !column.Nullable
+		i.unique = i.unique && !column.Nullable
 	}
-	if x.unique && x.Only == "" {
+	if i.unique && i.Only == "" {
 		info.Unique = append(info.Unique, names)
 	}
 	if rowid := info.Indexes; len(rowid) > 0 && rowid[0].Name == "rowid" && !slices.Contains(names, rowid[0].Columns[0].Name) {
-		x.Columns = append(x.Columns, rowid[0].Columns[0]) // an index ends with the rowid
+		i.Columns = append(i.Columns, rowid[0].Columns[0]) // an index ends with the rowid
 	}
-	info.Indexes = append(info.Indexes, x.Index)
+	info.Indexes = append(info.Indexes, i.Index)
 }

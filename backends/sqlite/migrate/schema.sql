@@ -58,7 +58,7 @@ CREATE TABLE qsidecar_jobs (
   worker            TEXT,
   -- the end
   finished_at       INTEGER,
-  expires_at        INTEGER,
+  prune_at          INTEGER,
   key               TEXT,
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
   headers           TEXT
@@ -74,7 +74,7 @@ CREATE INDEX qsidecar_owned     ON qsidecar_jobs (owner, id)                WHER
 CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHERE state = 'claimed';
 CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
-CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (expires_at)               WHERE expires_at IS NOT NULL;
+CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
 
 -- A row without a position is a plain INSERT.
 CREATE TRIGGER qsidecar_plain_insert AFTER INSERT ON qsidecar_jobs WHEN NEW.position IS NULL
@@ -134,12 +134,12 @@ END;
 
 CREATE TABLE qsidecar_failures (
   job     INTEGER NOT NULL,
-  number  INTEGER NOT NULL,
+  fence   INTEGER NOT NULL,
   attempt INTEGER NOT NULL,
   cause   TEXT    NOT NULL,
   message TEXT    NOT NULL,
   at      INTEGER NOT NULL,
-  PRIMARY KEY (job, number)
+  PRIMARY KEY (job, fence)
 ) WITHOUT ROWID;
 
 CREATE TABLE qsidecar_keys (

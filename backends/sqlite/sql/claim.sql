@@ -41,6 +41,6 @@ WHERE id = :id
 
 -- name: bury
 UPDATE qsidecar_jobs
-SET state = 'dead', attempts = :attempts, claim_max = :claim_max, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at,
-  expires_at = :expires_at, last_error = :last_error
+SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at,
+  prune_at = :prune_at, last_error = :last_error
 WHERE id = :id

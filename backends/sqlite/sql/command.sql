@@ -6,7 +6,7 @@ SELECT queue, state, key FROM qsidecar_jobs WHERE id = :id
 -- name: retry
 UPDATE qsidecar_jobs
 SET state = 'ready', position = :position, ready_at = :ready_at, attempts = 0, losses = 0, prefetch_losses = 0,
-  finished_at = NULL, expires_at = NULL
+  finished_at = NULL, prune_at = NULL
 WHERE id = :id
 
 -- name: schedule

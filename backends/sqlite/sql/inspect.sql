@@ -126,7 +126,7 @@ FROM qsidecar_jobs
 WHERE id = :id
 
 -- name: failures
-SELECT attempt, cause, message, at FROM qsidecar_failures WHERE job = :job ORDER BY number
+SELECT attempt, cause, message, at FROM qsidecar_failures WHERE job = :job ORDER BY fence
 
 -- name: held
 SELECT id, token_sidecar, token_number, queue, lease_ms

@@ -38,7 +38,7 @@ SELECT sidecar FROM qsidecar_sidecars WHERE dead
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
 
 -- name: expired
-SELECT id, queue, expires_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit
+SELECT id, queue, prune_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE prune_at <= :now ORDER BY prune_at LIMIT :limit
 
 -- name: expired_keys
 SELECT queue, key, expires_at

@@ -36,7 +36,7 @@ WHERE id = :id AND state = 'claimed'
 UPDATE qsidecar_jobs
 SET state = :state, position = :position, ready_at = :ready_at, run_at = coalesce(:run_at, run_at), attempts = :attempts,
   losses = :losses, prefetched = 0, prefetch_losses = :prefetch_losses, last_error = :last_error, finished_at = :finished_at,
-  expires_at = :expires_at, result = :result, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+  prune_at = :prune_at, result = :result, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
 WHERE id = :id
 
@@ -44,8 +44,8 @@ WHERE id = :id
 DELETE FROM qsidecar_jobs WHERE id = :id
 
 -- name: fail
-INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
-VALUES (:job, (SELECT coalesce(max(number), 0) + 1 FROM qsidecar_failures WHERE job = :job), :attempt, :cause, :message, :at)
+INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at)
+SELECT id, fence, :attempt, :cause, :message, :at FROM qsidecar_jobs WHERE id = :job
 
 -- name: renew
 UPDATE qsidecar_jobs SET lease_ms = :lease_ms, due_at = :due_at WHERE id = :id

@@ -211,7 +211,7 @@ func (e *examination) checkRights(ctx context.Context) error {
 		}
 	}
 	var lacks []string
-	if err := e.rows(ctx, strings.Replace(e.engine.Statement("examine_rights"), "{rights}", strings.Join(rows, ",\n"), 1), func(rows *sql.Rows) error {
+	if err := e.rows(ctx, strings.Replace(e.engine.Statement("examine_rights"), "{RIGHTS}", strings.Join(rows, ",\n"), 1), func(rows *sql.Rows) error {
 		var name, need string
 		var has bool
 		err := rows.Scan(&name, &need, &has)

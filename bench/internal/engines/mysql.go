@@ -162,7 +162,7 @@ func (m *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	}
 	for from := 0; from < rows; from += insertBatch {
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
-			if _, err := m.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
+			if _, err := m.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, prune_at)
 				SELECT ?, REPEAT('a', ?), ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL 31 DAY, UTC_TIMESTAMP(6) + INTERVAL (? + ? * (n + ?) DIV ?) MICROSECOND
 				FROM numbers WHERE n <= ?`, queue, measure.PayloadSize, state, why,
 				first.Microseconds(), span.Microseconds(), from, rows, min(insertBatch, rows-from)); err != nil {
@@ -176,7 +176,7 @@ func (m *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	}
 	for id := int64(0); id < last; id += insertBatch {
 		for _, sql := range []string{
-			"INSERT INTO qsidecar_expiring (expires_at, job) SELECT expires_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND expires_at IS NOT NULL",
+			"INSERT INTO qsidecar_expiring (prune_at, job) SELECT prune_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND prune_at IS NOT NULL",
 			"INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE id > ? AND id <= ? AND state = 'dead'",
 		} {
 			if _, err := m.c.ExecContext(ctx, sql, id, id+insertBatch); err != nil {

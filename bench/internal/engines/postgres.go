@@ -129,7 +129,7 @@ func (p *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 
 func (p *pgDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
 	for _, sql := range []string{
-		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, attempts, last_error, finished_at, expires_at)
+		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, attempts, last_error, finished_at, prune_at)
 			SELECT '%s', s, decode(repeat('00', %d), 'hex'), 1, CASE s WHEN 'dead' THEN 'why' END, now() - interval '31 days',
 				now() + (%d + %d * n / %d) * interval '1 ms'
 			FROM generate_series(1, %[5]d) n CROSS JOIN unnest('{done,dead}'::text[]) s`, queue, measure.PayloadSize, first.Milliseconds(), span.Milliseconds(), rows),

@@ -111,7 +111,7 @@ func (l *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 	for from := 0; from < rows; from += insertBatch {
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
 			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
-				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, attempts, last_error, finished_at, expires_at)
+				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, attempts, last_error, finished_at, prune_at)
 				SELECT ?, ?, zeroblob(?), n, ?, 1, ?, ?, ? + ? * n / ? FROM s`,
 				from, min(rows, from+insertBatch), queue, state, measure.PayloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
 				now.Add(first).UnixMilli(), span.Milliseconds(), rows); err != nil {
@@ -119,7 +119,7 @@ func (l *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 			}
 		}
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
+	_, err = db.ExecContext(ctx, `INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at)
 		SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE state = 'dead'`)
 	return err
 }

@@ -127,7 +127,7 @@ func (r *Ref) Info() backends.Info {
 }
 
 // Commit calls Commit of the current Backend.
-func (r *Ref) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *Ref) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	e, release := r.use()
 	defer release()
 	return e.Commit(ctx, b)

@@ -22,7 +22,7 @@ func TestReplace(t *testing.T) {
 	if len(done) != 2 || done[0] != "first" || done[1] != "second" {
 		t.Errorf("done with: %v", done)
 	}
-	if _, err := r.Commit(t.Context(), backends.Batch{}); !backends.Retryable(err) {
+	if _, err := r.Commit(t.Context(), backends.CommitContent{}); !backends.Retryable(err) {
 		t.Errorf("a commit after Retire: %v", err)
 	}
 	if r.Adopted("q") || r.ClaimsInTx("q") || r.InTx(backends.Lease{}) {

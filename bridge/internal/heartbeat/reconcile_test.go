@@ -31,7 +31,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 				return len(jobs)
 			},
 		})
-		commit := func(b backends.Batch) backends.Results {
+		commit := func(b backends.CommitContent) backends.Results {
 			t.Helper()
 			res, err := db.Commit(t.Context(), b)
 			if err != nil {
@@ -42,10 +42,10 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		if _, err := db.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
-		commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+		commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 		slots := []backends.Slot{{Token: backends.Token{Host: host, Number: 1}}}
 		k.Leases.Expect(slots)
-		res := commit(backends.Batch{Host: host, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: slots, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
+		res := commit(backends.CommitContent{Host: host, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: slots, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		jobs := res.Claims[0].Jobs
 		if len(jobs) != 1 || !k.Leases.Give(jobs, new(quota.Session), true, time.Now()) {
 			t.Fatalf("claimed %+v", res)
@@ -56,7 +56,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		}
 		leases := []backends.Lease{jobs[0].Lease()}
 		if settled {
-			commit(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases}}})
+			commit(backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leases}}})
 		}
 		k.Leases.Remove(leases)
 		if err := k.releaseUnknown(t.Context(), host, "", k.Leases.Unknown(rows)); err != nil {

@@ -23,7 +23,7 @@ func TestRefusedReleaseHoldsNoOther(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var fixed atomic.Bool
 				var tries atomic.Int32
-				db := newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+				db := newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 					for _, w := range b.Writes {
 						r, is := w.(backends.Release)
 						if is && !fixed.Load() && slices.ContainsFunc(r.Leases, func(l backends.Lease) bool { return l.Job == "2" }) {
@@ -74,7 +74,7 @@ func TestRefusedReleaseHoldsNoOther(t *testing.T) {
 func TestDeletedRefusedJobIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
-		db := newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+		db := newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 			if has[backends.Release](b) && !gone.Load() {
 				return backends.Results{}, backends.Refused(errors.New("index u"))
 			}
@@ -89,7 +89,7 @@ func TestDeletedRefusedJobIsForgotten(t *testing.T) {
 		if len(p.Obstacles()) != 1 {
 			t.Fatalf("obstacles: %v", p.Obstacles())
 		}
-		if _, err := db.Backend.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{lease}}}}); err != nil {
+		if _, err := db.Backend.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{lease}}}}); err != nil {
 			t.Fatal(err)
 		}
 		gone.Store(true)

@@ -147,7 +147,7 @@ func (e *executor) fail(p *PendingWrite, err error) {
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {
-	all, most := backends.Batch{Host: hostOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
+	all, most := backends.CommitContent{Host: hostOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
 	if len(b.writes) > 0 {
 		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}

@@ -23,7 +23,7 @@ func (b writesFail) Info() backends.Info {
 	return info
 }
 
-func (b writesFail) Commit(ctx context.Context, batch backends.Batch) (backends.Results, error) {
+func (b writesFail) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	if len(batch.Writes) > 0 {
 		return backends.Results{}, backends.Unavailable(errors.New("the disk of the log is gone"))
 	}
@@ -91,7 +91,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 func TestFailedCommitsKeepTheOrderOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		p := newPipeline(newScripted(func(backends.Batch, func() (backends.Results, error)) (backends.Results, error) {
+		p := newPipeline(newScripted(func(backends.CommitContent, func() (backends.Results, error)) (backends.Results, error) {
 			tries++
 			return backends.Results{}, backends.DiskFull(errors.New("no space left"))
 		}))

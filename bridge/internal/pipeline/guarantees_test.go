@@ -16,21 +16,21 @@ import (
 // scripted is a database whose commits the test can fail, delay or count.
 type scripted struct {
 	*memory.Backend
-	commit atomic.Pointer[func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error)]
+	commit atomic.Pointer[func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error)]
 }
 
-func newScripted(f func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error)) *scripted {
+func newScripted(f func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error)) *scripted {
 	s := &scripted{Backend: memory.New()}
 	s.commit.Store(&f)
 	return s
 }
 
-func (s *scripted) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (s *scripted) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	return (*s.commit.Load())(b, func() (backends.Results, error) { return s.Backend.Commit(ctx, b) })
 }
 
 // has reports whether a batch has a write of type W.
-func has[W backends.Write](b backends.Batch) bool {
+func has[W backends.Write](b backends.CommitContent) bool {
 	return slices.ContainsFunc(b.Writes, func(w backends.Write) bool { _, ok := w.(W); return ok })
 }
 
@@ -39,7 +39,7 @@ func has[W backends.Write](b backends.Batch) bool {
 func TestWriteInACommitIsAnsweredByTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
-		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+		p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 			if has[backends.Enqueue](b) {
 				<-proceed
 			}
@@ -82,7 +82,7 @@ func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 			t.Run(what+" "+why, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var tries atomic.Int32
-					p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+					p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 						if has[backends.Release](b) || has[backends.Deliver](b) {
 							n := tries.Add(1)
 							if d, ok := b.Writes[0].(backends.Deliver); ok && d.Deliveries[0].Ago != time.Second+time.Duration(n-1)*5*time.Second {
@@ -112,7 +112,7 @@ func TestHandOutsAreRecordedApart(t *testing.T) {
 			const bad = 2
 			var recorded []uint64
 			tries := 0
-			p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+			p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 				var numbers []uint64
 				for _, w := range b.Writes {
 					for _, l := range backends.LeasesOf(w) {
@@ -151,7 +151,7 @@ func TestHandOutsAreRecordedApart(t *testing.T) {
 func TestWritesSurviveAnEviction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var evictions atomic.Int32
-		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+		p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 			if len(b.Claims) > 0 && len(b.Writes) > 0 && evictions.Add(1) == 1 {
 				return backends.Results{}, backends.ErrEvicted
 			}
@@ -202,7 +202,7 @@ func TestFailedSettleLeavesTheLeaseToTheHeartbeat(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+				p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 					if has[backends.Ack](b) || has[backends.Extend](b) {
 						return backends.Results{}, backends.ErrUnknownOutcome
 					}
@@ -253,10 +253,10 @@ func TestNotificationDuringACommitIsNotLost(t *testing.T) {
 		proceed := make(chan struct{})
 		var stored atomic.Bool
 		var db *scripted
-		db = newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+		db = newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 			res, err := commit()
 			if len(b.Claims) > 0 && !stored.Swap(true) { // another sidecar enqueues after this commit has read the queue
-				if _, err := db.Backend.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
+				if _, err := db.Backend.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
 					t.Error(err)
 				}
 				<-proceed
@@ -289,7 +289,7 @@ func TestNotificationDuringACommitIsNotLost(t *testing.T) {
 func TestReleasesNameTheirOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var owners []backends.Identity
-		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+		p := start(t, newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 			for _, w := range b.Writes {
 				if r, ok := w.(backends.Release); ok {
 					owners = append(owners, r.Owner)

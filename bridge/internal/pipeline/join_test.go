@@ -32,7 +32,7 @@ func (b *joining) Info() backends.Info {
 	return info
 }
 
-func (b *joining) Commit(ctx context.Context, batch backends.Batch) (backends.Results, error) {
+func (b *joining) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	b.mu.Lock()
 	b.commits = append(b.commits, fmt.Sprintf("%d writes, %d claims", len(batch.Writes), len(batch.Claims)))
 	b.mu.Unlock()

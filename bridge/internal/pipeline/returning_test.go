@@ -30,7 +30,7 @@ func TestNoClaimWaitsForAReleaseThatFails(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var fixed atomic.Bool
-				db := newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+				db := newScripted(func(b backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
 					switch {
 					case fixed.Load() || !has[backends.Release](b):
 						return commit()

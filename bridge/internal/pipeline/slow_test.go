@@ -36,7 +36,7 @@ func (*slowTables) AdoptedTable(queue string) string { return queue }
 func (*slowTables) ClaimsInTx(string) bool           { return false }
 func (*slowTables) InTx(backends.Lease) bool         { return false }
 
-func (b *slowTables) Commit(ctx context.Context, batch backends.Batch) (backends.Results, error) {
+func (b *slowTables) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	for _, c := range batch.Claims {
 		if q := c.Queues[0].Queue; b.Slow(q) {
 			if len(batch.Claims)+len(batch.Writes) > 1 || !batch.WaitForLocks {

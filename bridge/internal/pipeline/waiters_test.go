@@ -28,7 +28,7 @@ func (b *counted) Info() backends.Info {
 	return info
 }
 
-func (b *counted) Commit(ctx context.Context, batch backends.Batch) (backends.Results, error) {
+func (b *counted) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	b.mu.Lock()
 	for _, c := range batch.Claims {
 		b.slots += len(c.Slots)

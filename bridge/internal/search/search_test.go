@@ -19,7 +19,7 @@ func store(t *testing.T, jobs ...backends.NewJob) (*memory.Backend, []string) {
 	for i := range jobs {
 		jobs[i].Queue = "q"
 	}
-	r, err := b.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
+	r, err := b.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
 	if err != nil {
 		t.Fatal(err)
 	}

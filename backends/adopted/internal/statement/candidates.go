@@ -36,9 +36,9 @@ type Candidate struct {
 }
 
 // Contents is the number of bytes that a worker gets. A payload of several columns is larger than these.
-func (r *Candidate) Contents() int64 {
-	n := len(r.Payload)
-	for name, value := range r.Headers {
+func (c *Candidate) Contents() int64 {
+	n := len(c.Payload)
+	for name, value := range c.Headers {
 		n += len(name) + len(value)
 	}
 	return int64(n)

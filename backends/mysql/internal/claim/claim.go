@@ -40,7 +40,7 @@ type claim struct {
 }
 
 // scan is the part of a queue's ready jobs that a statement scans. MariaDB compares the end of a range only
-// with entries that are not delete-marked. (So does MySQL without table.NoPushdown.) A range without live entries,
+// with entries that are not delete-marked. (So does MySQL without {no_pushdown} in the statement.) A range without live entries,
 // such as the one of the higher priorities, makes it walk over all dead entries after the range, up to the first live
 // one. While another session keeps a snapshot open, those are all jobs that were claimed since. So most claims scan
 // only where the next job most likely is. They scan more only if that is not enough, or if a full scan is due. Such a
@@ -65,9 +65,6 @@ type ready struct {
 	large                bool // its payload is fetched after it is taken
 }
 
-const readyColumns = "id, priority, position, " + table.Bytes + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, prefetch_losses, fence, " +
-	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses"
-
 // smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
 // are fetched after the jobs are taken.
 const smallPayload = 16 << 10
@@ -87,12 +84,12 @@ func (c *claim) queueScan(t Tx) {
 	case !p.LIFO:
 		where = table.Within([]cursor.Segment{cursor.Whole})
 	default: // one urgency after the other, because the server can't read one index in both directions at once
-		t.Add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+table.Jobs+" WHERE segment = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
+		t.Add(c.f.SQL.NextUrgency, "r"+p.Queue, int64(c.below))
 		t.Each(func(r *session.Result) {
 			if c.bottom = r.Null(0); !c.bottom {
 				c.below = int32(r.Int(0))
 			}
-		}, "SELECT @qsidecar_urgency")
+		}, c.f.SQL.Urgency)
 	}
 	if c.careful != nil && len(c.careful.Except) > 0 {
 		where += " AND id NOT IN (" + session.List(c.careful.Except) + ")"
@@ -107,22 +104,22 @@ func (c *claim) queueScan(t Tx) {
 
 // statement returns the SQL that finds a claim's rows. It also locks them, unless the scan is unlocked.
 func (c *claim) statement(p backends.Policy, where string) (sql string, args []any) {
-	tail := " FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + where + " ORDER BY " + table.SegmentOrder + " LIMIT ?"
-	args = []any{"r" + p.Queue, "r" + p.Queue}
+	s := &c.f.SQL
+	sql, unlocked := s.Claim, s.ClaimUnlocked
+	args = []any{c.small(), "r" + p.Queue, "r" + p.Queue, session.Part{SQL: where}, int64(len(c.Slots) - len(c.res.Jobs))}
 	if p.LIFO { // in one urgency
-		tail = " FROM " + table.Jobs + " WHERE segment = ? AND " + where + " ORDER BY sort_key DESC, id DESC LIMIT ?"
-		args = args[:1]
+		sql, unlocked = s.ClaimLIFO, s.ClaimLIFOUnlocked
+		args = slices.Delete(args, 1, 2)
 	}
-	args = append(args, int64(len(c.Slots)-len(c.res.Jobs)))
 	if c.unlocked(p) {
-		return "SELECT " + table.NoPushdown + "id" + tail, args
+		return unlocked, args[1:]
 	}
-	return "SELECT " + table.NoPushdown + readyColumns + tail + " FOR UPDATE SKIP LOCKED", append([]any{c.small()}, args...)
+	return sql, args
 }
 
 // unlocked reports whether the statement reads without locks.
 func (c *claim) unlocked(p backends.Policy) bool {
-	return c.f.Skip == "" || !p.LIFO && c.scan != nearby && !c.locks
+	return !c.f.Skip || !p.LIFO && c.scan != nearby && !c.locks
 }
 
 // where returns the condition for the part of the queue to scan, and records when it is scanned.
@@ -153,7 +150,7 @@ func (c *claim) where(p backends.Policy) string {
 // lockFound locks the rows with the found ids, in the order of the ids, and reads them.
 func (c *claim) lockFound(ctx context.Context, t Tx) error {
 	slices.Sort(c.ids)
-	t.Each(c.read, "SELECT "+readyColumns+" FROM "+table.ByID+" WHERE id IN ("+session.List(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE"+c.f.Skip, c.small())
+	t.Each(c.read, c.f.SQL.LockReady, c.small(), session.IDs(c.ids))
 	return t.Flush(ctx)
 }
 
@@ -201,7 +198,7 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 		if l != nil && l.Full {
 			l.All, l.Took = true, c.f.Now().Sub(c.sent)
 		}
-	case len(tooLarge) > 0, found < asked && c.f.Skip == "": // there are free slots for other jobs, or some jobs changed since the scan
+	case len(tooLarge) > 0, found < asked && !c.f.Skip: // there are free slots for other jobs, or some jobs changed since the scan
 		if p.LIFO {
 			c.below--
 		}

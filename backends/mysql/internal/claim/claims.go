@@ -10,7 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // queuesState is what the last statement read from qsidecar_sidecars and qsidecar_queues.
@@ -48,15 +47,15 @@ func (f *Finder) Start(t Tx, queues []string, host backends.Identity, all []back
 // claim, so its cost does not depend on how many queues the claim has.
 func (k *claims) queueScans() {
 	t := k.tx
-	if !k.locked && k.f.Skip == "" && len(k.all) > 0 { // one transaction at a time claims from a queue
+	if !k.locked && !k.f.Skip && len(k.all) > 0 { // one transaction at a time claims from a queue
 		k.locked = true
 		*t.Wrote = true
 		for _, q := range slices.Sorted(slices.Values(k.queues)) {
-			t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues", q)
+			t.Add(k.f.SQL.LockQueue, q)
 		}
 	}
 	before := map[string]bool{}
-	var asked []any
+	var asked []string
 	for i, c := range k.all {
 		if c.done {
 			continue
@@ -92,9 +91,7 @@ func (k *claims) queueScans() {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
 			}
 		}
-	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.sidecar, q.queue, q.requeues, q.paused FROM (SELECT 1) AS one "+
-		"LEFT JOIN qsidecar_sidecars AS h ON h.sidecar = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+")",
-		append([]any{int64(k.host)}, asked...)...)
+	}, k.f.SQL.Status, int64(k.host), session.Texts(asked))
 }
 
 // Finish implements core.Claims. The claims take the rows that they locked, and continue if they can get

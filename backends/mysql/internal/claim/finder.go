@@ -19,9 +19,9 @@ import (
 type Finder struct {
 	Cursors *cursor.Set
 	Now     func() time.Time // the clock of Cursors
-	Clock   string           // the SQL expression for the present time
-	Skip    string           // follows FOR UPDATE: skip rows that other transactions have locked; empty: the server can't
-	Life    context.Context  // ends when the database is closed
+	SQL     SQL
+	Skip    bool            // the server can skip rows that other transactions have locked
+	Life    context.Context // ends when the database is closed
 	Log     *slog.Logger
 	Run     func(ctx context.Context, p *session.Script) error // runs a script outside of any transaction
 
@@ -30,6 +30,14 @@ type Finder struct {
 	proving bool
 	proved  time.Time // when the last proof ended
 	latest  int64     // the latest time that the server returned, in µs
+}
+
+// SQL are the statements of ../../sql/claim.sql, and three of ../../sql/write.sql.
+type SQL struct {
+	Claim, ClaimUnlocked, ClaimLIFO, ClaimLIFOUnlocked, NextUrgency, Urgency, LockReady, LockQueue, Status, Take, Payloads, Bury string
+	Position, Probe                                                                                                              string
+
+	InsertFailures, InsertExpiring string
 }
 
 // Tx is how claims use a transaction.

@@ -7,7 +7,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
-	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 const (
@@ -45,12 +44,12 @@ func (f *Finder) prove(queue string) {
 func (f *Finder) Prove(ctx context.Context, p cursor.Proof) error {
 	ended, first := int64(0), make([]int64, len(p.Urgency))
 	var t session.Script
-	t.Int(&ended, "SELECT "+migrate.Position)
+	t.Int(&ended, f.SQL.Position)
 	for i := range p.Urgency {
 		where := table.Within([]cursor.Segment{{
 			From: cursor.Spot{Urgency: p.Urgency[i], Position: p.Low[i]}, To: cursor.Spot{Urgency: p.Urgency[i], Position: p.High[i]},
 		}})
-		t.Int(&first[i], "SELECT "+table.NoPushdown+"sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+where+" ORDER BY "+table.SegmentOrder+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
+		t.Int(&first[i], f.SQL.Probe, "r"+p.Queue, "r"+p.Queue, session.Part{SQL: where})
 	}
 	if err := f.Run(ctx, &t); err != nil {
 		return err

@@ -45,7 +45,7 @@ func (c *claim) assign(t Tx, p backends.Policy, rows []ready) {
 	}
 	if len(large) > 0 {
 		t.Each(func(r *session.Result) { c.res.Jobs[large[r.Int(0)]].Payload = r.Bytes(1) },
-			"SELECT id, payload FROM qsidecar_jobs WHERE id IN ("+session.List(slices.Sorted(maps.Keys(large)))+")")
+			c.f.SQL.Payloads, session.IDs(slices.Sorted(maps.Keys(large))))
 	}
 }
 
@@ -83,7 +83,7 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 }
 
 // nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so large
-// that no higher number fits. The next number after it is the time. The UPDATE in update computes the same.
+// that no higher number fits. The next number after it is the time. The statement take computes the same.
 func nextFence(fence int64, now session.Instant) int64 {
 	if fence >= 1<<62-1 {
 		return int64(now)
@@ -97,23 +97,14 @@ func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 	if a.prefetch {
 		due = 0 // no worker has it yet
 	}
-	t.Add("UPDATE "+table.ByID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, prefetched = ?, "+
-		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, retention_done_ms = ?, retention_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_sidecar = ?, token_number = ",
-		int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
-		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
-		session.Positive(a.lease), deadline, due, a.host)
-	t.Text(table.Among(g.id, g.number) + ", worker = ")
-	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
-	if same {
-		t.Text("?", session.OrNull(g.worker[0]))
-	} else {
-		t.Text("NULLIF(ELT(INTERVAL(id, " + session.List(g.id) + ")")
-		for _, w := range g.worker {
-			t.Text(", ?", w)
-		}
-		t.Text("), '')")
+	workers := session.OrNull(g.worker[0])
+	if slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] }) {
+		of := session.Texts(g.worker)
+		workers = session.Part{SQL: "NULLIF(ELT(INTERVAL(id, " + session.List(g.id) + "), " + of.SQL + "), '')", Args: of.Args}
 	}
-	t.Text(" WHERE id IN (" + session.List(g.id) + ")")
+	t.Add(c.f.SQL.Take, int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
+		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
+		session.Positive(a.lease), deadline, due, a.host, table.Among(g.id, g.number), workers, session.IDs(g.id))
 }
 
 // failTooLarge makes jobs dead whose payload exceeds MaxPayload, so that no sidecar with this configuration can
@@ -126,12 +117,11 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		message := backends.TooLarge(r.size, c.MaxPayload)
 		fence := nextFence(r.Fence, *t.Now)
 		expires := t.Now.After(core.MS(p.RetainDead))
-		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, retention_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
+		t.Add(c.f.SQL.Bury,
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
-		t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
-			r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
+		t.Add(c.f.SQL.InsertFailures, r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
 		if expires != 0 {
-			t.Add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", expires, r.id)
+			t.Add(c.f.SQL.InsertExpiring, expires, r.id)
 		}
 	}
 }

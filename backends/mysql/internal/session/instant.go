@@ -12,27 +12,27 @@ type Instant int64
 const instantForm = "2006-01-02 15:04:05.000000"
 
 // SQL returns the instant as a DATETIME(6), or NULL.
-func (t Instant) SQL() any {
-	if t == 0 {
+func (i Instant) SQL() any {
+	if i == 0 {
 		return driver.Value(nil)
 	}
-	return time.UnixMicro(int64(t)).UTC().Format(instantForm)
+	return time.UnixMicro(int64(i)).UTC().Format(instantForm)
 }
 
 // Time returns the instant; 0 is the zero time.
-func (t Instant) Time() time.Time {
-	if t == 0 {
+func (i Instant) Time() time.Time {
+	if i == 0 {
 		return time.Time{}
 	}
-	return time.UnixMicro(int64(t)).UTC()
+	return time.UnixMicro(int64(i)).UTC()
 }
 
 // After returns the instant that is ms milliseconds later, or 0 if ms is 0 or less.
-func (t Instant) After(ms int64) Instant {
+func (i Instant) After(ms int64) Instant {
 	if ms <= 0 {
 		return 0
 	}
-	return t + Instant(ms)*1000
+	return i + Instant(ms)*1000
 }
 
 // Earlier returns the earlier of two instants. 0 means none, so the other one is returned.

@@ -20,34 +20,34 @@ type Script struct {
 }
 
 // Add appends a statement that returns no rows.
-func (p *Script) Add(sql string, args ...any) {
-	p.Complete()
-	if p.sql.Len() > 0 {
-		p.sql.WriteString(";\n")
+func (s *Script) Add(sql string, args ...any) {
+	s.Complete()
+	if s.sql.Len() > 0 {
+		s.sql.WriteString(";\n")
 	}
-	p.Text(sql, args...)
+	s.Text(sql, args...)
 }
 
 // Complete calls BeforeNext if that is still due.
-func (p *Script) Complete() {
-	if f := p.BeforeNext; f != nil {
-		p.BeforeNext = nil
+func (s *Script) Complete() {
+	if f := s.BeforeNext; f != nil {
+		s.BeforeNext = nil
 		f()
 	}
 }
 
 // Query appends a statement with a result set, which can be empty. read reads its rows.
-func (p *Script) Query(read func(r *Result) error, sql string, args ...any) {
-	p.Add(sql, args...)
-	p.Reads(read)
+func (s *Script) Query(read func(r *Result) error, sql string, args ...any) {
+	s.Add(sql, args...)
+	s.Reads(read)
 }
 
 // Reads makes the last statement one with a result set.
-func (p *Script) Reads(read func(r *Result) error) { p.reads = append(p.reads, read) }
+func (s *Script) Reads(read func(r *Result) error) { s.reads = append(s.reads, read) }
 
 // Each appends a query and calls f for each row.
-func (p *Script) Each(f func(r *Result), sql string, args ...any) {
-	p.Query(func(r *Result) error {
+func (s *Script) Each(f func(r *Result), sql string, args ...any) {
+	s.Query(func(r *Result) error {
 		for {
 			ok, err := r.Next()
 			if err != nil || !ok {
@@ -59,70 +59,97 @@ func (p *Script) Each(f func(r *Result), sql string, args ...any) {
 }
 
 // Int appends a query and stores the number of its last row; NULL is 0.
-func (p *Script) Int(n *int64, sql string, args ...any) {
-	p.Each(func(r *Result) { *n = r.Int(0) }, sql, args...)
+func (s *Script) Int(n *int64, sql string, args ...any) {
+	s.Each(func(r *Result) { *n = r.Int(0) }, sql, args...)
 }
 
 // Bool appends a query and stores whether the number of its last row is not 0.
-func (p *Script) Bool(b *bool, sql string, args ...any) {
-	p.Each(func(r *Result) { *b = r.Int(0) != 0 }, sql, args...)
+func (s *Script) Bool(b *bool, sql string, args ...any) {
+	s.Each(func(r *Result) { *b = r.Int(0) != 0 }, sql, args...)
 }
 
 // Ints appends a query and appends the numbers of its first column to all.
-func (p *Script) Ints(all *[]int64, sql string, args ...any) {
-	p.Each(func(r *Result) { *all = append(*all, r.Int(0)) }, sql, args...)
+func (s *Script) Ints(all *[]int64, sql string, args ...any) {
+	s.Each(func(r *Result) { *all = append(*all, r.Int(0)) }, sql, args...)
 }
 
-// Text appends SQL to the last statement.
-func (p *Script) Text(sql string, args ...any) {
-	p.sql.WriteString(sql)
+// IDs is a list of ids as the value of a parameter, for IN (…).
+type IDs []int64
+
+// Part is a piece of SQL with arguments as the value of a parameter: rows, or an expression whose length depends on values.
+type Part struct {
+	SQL  string
+	Args []any
+}
+
+// Text appends SQL to the last statement. It writes IDs and Parts in place of their question marks.
+func (s *Script) Text(sql string, args ...any) {
+	at := 0 // after the last question mark
 	for _, a := range args {
-		p.arg(a)
+		switch v := a.(type) {
+		case IDs:
+			sql, at = s.before(sql, at), 0
+			s.sql.WriteString(List(v))
+		case Part:
+			sql, at = s.before(sql, at), 0
+			s.Text(v.SQL, v.Args...)
+		default:
+			at += strings.IndexByte(sql[at:], '?') + 1
+			s.arg(a)
+		}
 	}
+	s.sql.WriteString(sql)
+}
+
+// before appends SQL up to the first question mark from a position on, and returns what follows it.
+func (s *Script) before(sql string, from int) (after string) {
+	at := from + strings.IndexByte(sql[from:], '?')
+	s.sql.WriteString(sql[:at])
+	return sql[at+1:]
 }
 
 // hidden stands for a question mark that is not a placeholder. No name and no text contains NUL.
 const hidden = "\x00\x01"
 
 // Literal appends SQL whose question marks stand for themselves.
-func (p *Script) Literal(sql string) { p.Text(strings.ReplaceAll(sql, "?", hidden)) }
+func (s *Script) Literal(sql string) { s.Text(strings.ReplaceAll(sql, "?", hidden)) }
 
-func (p *Script) arg(a any) {
+func (s *Script) arg(a any) {
 	switch v := a.(type) {
 	case int:
 		a = int64(v)
 	case Instant:
 		a = v.SQL()
 	case []byte:
-		p.size += 2 * int64(len(v))
+		s.size += 2 * int64(len(v))
 	case string:
-		p.size += 2 * int64(len(v))
+		s.size += 2 * int64(len(v))
 	}
-	p.args = append(p.args, a)
+	s.args = append(s.args, a)
 }
 
 // Empty reports whether the script has no statement.
-func (p *Script) Empty() bool { return p.sql.Len() == 0 }
+func (s *Script) Empty() bool { return s.sql.Len() == 0 }
 
 // Size estimates the script's size in a packet, in bytes.
-func (p *Script) Size() int64 { return int64(p.sql.Len()) + p.size + 24*int64(len(p.args)) }
+func (s *Script) Size() int64 { return int64(s.sql.Len()) + s.size + 24*int64(len(s.args)) }
 
 // Prepend puts a statement without arguments and rows before the others.
-func (p *Script) Prepend(sql string) {
-	rest := p.sql.String()
-	p.sql.Reset()
-	p.sql.WriteString(sql + ";\n" + rest)
+func (s *Script) Prepend(sql string) {
+	rest := s.sql.String()
+	s.sql.Reset()
+	s.sql.WriteString(sql + ";\n" + rest)
 }
 
 // plain returns the SQL and arguments for the driver. If the SQL contains hidden question marks, plain
 // writes the arguments into the text, because the driver would take each question mark for an argument.
-func (p *Script) plain() (sql string, args []any) {
-	sql = p.sql.String()
+func (s *Script) plain() (sql string, args []any) {
+	sql = s.sql.String()
 	if !strings.Contains(sql, hidden) {
-		return sql, p.args
+		return sql, s.args
 	}
 	var b strings.Builder
-	for _, a := range p.args {
+	for _, a := range s.args {
 		before, after, _ := strings.Cut(sql, "?")
 		b.WriteString(strings.ReplaceAll(before, hidden, "?"))
 		switch v := a.(type) {
@@ -157,5 +184,11 @@ func List(numbers []int64) string {
 	return string(b)
 }
 
-// Marks returns n question marks.
-func Marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
+// Texts returns a list of texts, for IN (…).
+func Texts[T string | []byte](all []T) Part {
+	args := make([]any, len(all))
+	for i, text := range all {
+		args[i] = text
+	}
+	return Part{SQL: strings.TrimSuffix(strings.Repeat("?,", len(all)), ","), Args: args}
+}

@@ -23,16 +23,16 @@ type Server struct {
 }
 
 // Name returns the product and its version.
-func (v Server) Name() string {
-	if v.Maria {
-		return "MariaDB " + v.Text
+func (s Server) Name() string {
+	if s.Maria {
+		return "MariaDB " + s.Text
 	}
-	return "MySQL " + v.Text
+	return "MySQL " + s.Text
 }
 
 // SeveralWriters reports whether other nodes of a cluster can change the same rows. Then a change that arrives from another node ends the
 // transactions that conflict with it, with the error for a deadlock.
-func (v Server) SeveralWriters() bool { return v.Galera || v.MultiPrimary }
+func (s Server) SeveralWriters() bool { return s.Galera || s.MultiPrimary }
 
 var versionForm = regexp.MustCompile(`^(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)`)
 
@@ -120,12 +120,12 @@ func (d *Dialer) checkServer(ctx context.Context, c *Conn) error {
 }
 
 // kind names what statements depend on.
-func (v Server) kind() string {
-	text := v.Name()
-	if v.Galera {
+func (s Server) kind() string {
+	text := s.Name()
+	if s.Galera {
 		text += " in a Galera cluster"
 	}
-	if v.MultiPrimary {
+	if s.MultiPrimary {
 		text += " in a group with several primaries"
 	}
 	return text

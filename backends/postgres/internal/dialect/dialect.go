@@ -18,27 +18,27 @@ type dialect struct{ schema string }
 // New returns the SQL of adopted queues. The sidecar's own tables are in the schema.
 func New(schema string) backends.Dialect { return dialect{schema} }
 
-func (g dialect) Name(identifier string) string { return migrate.QuoteName(identifier) }
+func (d dialect) Name(identifier string) string { return migrate.QuoteName(identifier) }
 
-func (g dialect) Table(schema, name string) string {
+func (d dialect) Table(schema, name string) string {
 	if schema == "" {
 		return migrate.QuoteName(name)
 	}
 	return migrate.QuoteName(schema) + "." + migrate.QuoteName(name)
 }
 
-func (g dialect) SidecarTable(table string) string { return g.Table(g.schema, table) }
+func (d dialect) SidecarTable(table string) string { return d.Table(d.schema, table) }
 
 // Text returns a literal without a type, which gets the type of its column. The E form doesn't
 // depend on standard_conforming_strings.
-func (g dialect) Text(literal string) string {
+func (d dialect) Text(literal string) string {
 	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
 }
 
 // Constant returns Text(literal): the server converts the text to a number or a boolean.
-func (g dialect) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
+func (d dialect) Constant(literal string, _ backends.Column) string { return d.Text(literal) }
 
-func (g dialect) Arg(n int, c backends.Column) string {
+func (d dialect) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return fmt.Sprintf("$%d::bytea", n)
 	}
@@ -64,49 +64,49 @@ func unlimited(typ string) string {
 }
 
 // ExactArg returns Arg(n, c): the server rejects values that it can't store.
-func (g dialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
+func (d dialect) ExactArg(n int, c backends.Column) string { return d.Arg(n, c) }
 
-func (g dialect) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
-func (g dialect) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
+func (d dialect) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
+func (d dialect) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
 
-func (g dialect) Equals(n int, c backends.Column) string {
-	return g.Name(c.Name) + " = " + g.Arg(n, c)
+func (d dialect) Equals(n int, c backends.Column) string {
+	return d.Name(c.Name) + " = " + d.Arg(n, c)
 }
 
-func (g dialect) AnyOf(n int, c backends.Column) string {
-	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
+func (d dialect) AnyOf(n int, c backends.Column) string {
+	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", d.Name(c.Name), n, unlimited(c.Type))
 }
 
 // AnyRow joins the rows. The server takes out of several conditions with OR what they have in common, and then finds rows by
 // that alone.
-func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
+func (d dialect) AnyRow(key []backends.Column, n, rows int) string {
 	names, values := make([]string, len(key)), make([]string, rows)
 	for i, c := range key {
-		names[i] = g.Name(c.Name)
+		names[i] = d.Name(c.Name)
 	}
 	for row := range values {
 		texts := make([]string, len(key))
 		for i, c := range key {
-			texts[i] = g.Arg(n+row*len(key)+i, c)
+			texts[i] = d.Arg(n+row*len(key)+i, c)
 		}
 		values[row] = "(" + strings.Join(texts, ", ") + ")"
 	}
 	return "(" + strings.Join(names, ", ") + ") IN (VALUES " + strings.Join(values, ", ") + ")"
 }
 
-func (g dialect) ToText(expression string) string { return "(" + expression + ")::text" }
+func (d dialect) ToText(expression string) string { return "(" + expression + ")::text" }
 
-func (g dialect) AsText(c backends.Column) string {
-	return `(` + g.text(c) + ` COLLATE "C")`
+func (d dialect) AsText(c backends.Column) string {
+	return `(` + d.text(c) + ` COLLATE "C")`
 }
 
 // text returns the value as text. That of a timestamptz is in UTC, as in a session with that zone: a job's id must not change with
 // the time zone of a role. Text of infinity has no digit at its end.
-func (g dialect) text(c backends.Column) string {
+func (d dialect) text(c backends.Column) string {
 	if !isInstant(c) {
-		return g.Name(c.Name) + "::text"
+		return d.Name(c.Name) + "::text"
 	}
-	return `pg_catalog.regexp_replace((` + g.Name(c.Name) + ` AT TIME ZONE 'UTC')::text, E'([0-9])( BC)?$', E'\\1+00\\2')`
+	return `pg_catalog.regexp_replace((` + d.Name(c.Name) + ` AT TIME ZONE 'UTC')::text, E'([0-9])( BC)?$', E'\\1+00\\2')`
 }
 
 // isInstant reports whether the column is a timestamptz.
@@ -114,51 +114,51 @@ func isInstant(c backends.Column) bool {
 	return strings.HasPrefix(c.Type, "timestamp") && strings.HasSuffix(c.Type, "with time zone")
 }
 
-func (g dialect) RowKey(key []backends.Column) string {
+func (d dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
-		return g.AsText(key[0])
+		return d.AsText(key[0])
 	}
 	all := make([]string, len(key))
 	for i, c := range key {
-		all[i] = fmt.Sprintf(`replace(replace(%s, E'\\', E'\\\\'), ',', E'\\,')`, g.text(c))
+		all[i] = fmt.Sprintf(`replace(replace(%s, E'\\', E'\\\\'), ',', E'\\,')`, d.text(c))
 	}
 	return `((` + strings.Join(all, " || ',' || ") + `) COLLATE "C")`
 }
 
-func (g dialect) AsBytes(c backends.Column) string {
+func (d dialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
-		return g.Name(c.Name)
+		return d.Name(c.Name)
 	}
-	return g.text(c)
+	return d.text(c)
 }
 
-func (g dialect) TextLength(text string) string { return "octet_length(" + text + ")" }
+func (d dialect) TextLength(text string) string { return "octet_length(" + text + ")" }
 
-func (g dialect) ByteLength(c backends.Column) string {
-	return "octet_length(" + g.AsBytes(c) + ")"
+func (d dialect) ByteLength(c backends.Column) string {
+	return "octet_length(" + d.AsBytes(c) + ")"
 }
 
 // Now returns the present time, truncated to the precision of the column. The value that is
 // written is then the value that is read.
-func (g dialect) Now(c backends.Column, utc bool) string {
-	return g.at(c, utc, g.now())
+func (d dialect) Now(c backends.Column, utc bool) string {
+	return d.at(c, utc, d.now())
 }
 
 // NowPlus adds what the column's precision cuts off from a future time, so that the result isn't too early.
-func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
-	instant := after(g.now(), n)
+func (d dialect) NowPlus(c backends.Column, utc bool, n int) string {
+	instant := after(d.now(), n)
 	if lacks := lacks(c); lacks > 0 {
 		instant = op(instant, "+", fmt.Sprintf("CASE WHEN %s THEN interval '%d us' ELSE interval '0' END", op(fmt.Sprintf("$%d::bigint", n), ">", "0"), lacks))
 	}
-	return g.later(c, utc, instant)
+	return d.later(c, utc, instant)
 }
 
-func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
+func (d dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	instant := after("pg_catalog.to_timestamp(0)", n)
 	if lacks := lacks(c); lacks > 0 {
 		instant = op(instant, "+", fmt.Sprintf("interval '%d us'", lacks))
 	}
-	return g.later(c, utc, instant)
+	return d.later(c, utc, instant)
 }
 
 var precision = regexp.MustCompile(`^timestamp\(([0-5])\)`)
@@ -191,13 +191,13 @@ func op(a, operator, b string) string {
 }
 
 // NowMinus returns the earlier one of the local time at that instant and the local time that much before the present one.
-func (g dialect) NowMinus(c backends.Column, utc bool, n int) string {
+func (d dialect) NowMinus(c backends.Column, utc bool, n int) string {
 	age := fmt.Sprintf("($%d::bigint * interval '1 ms' + interval '%d us')", n, lacks(c)) // the compared time is truncated too
-	instant := "(" + g.now() + " - " + age + ")"
+	instant := "(" + d.now() + " - " + age + ")"
 	if utc || !isLocal(c) {
-		return g.at(c, utc, instant)
+		return d.at(c, utc, instant)
 	}
-	return truncate(c, fmt.Sprintf("least(%s::timestamp, %s::timestamp - %s)", instant, g.now(), age))
+	return truncate(c, fmt.Sprintf("least(%s::timestamp, %s::timestamp - %s)", instant, d.now(), age))
 }
 
 // isLocal reports whether the column stores what a clock shows.
@@ -207,19 +207,19 @@ func isLocal(c backends.Column) bool {
 
 // later returns the local time of an instant. If the clock is set back between now and the instant, and shows that time before
 // it is set back, the result is later by what it is set back. No clock has been set back by three hours.
-func (g dialect) later(c backends.Column, utc bool, instant string) string {
+func (d dialect) later(c backends.Column, utc bool, instant string) string {
 	if utc || !isLocal(c) {
-		return g.at(c, utc, instant)
+		return d.at(c, utc, instant)
 	}
 	const hours = "interval '3 hours'"
 	first := op("y.at", "-", "y.back") // if the clock is set back, when it shows the time first
 	early := op(first+"::timestamp", ">=", "y.local") + " AND (" + op("y.now", "<", first) + " OR " + op(op("y.now::timestamp", "+", op("y.at", "-", "y.now")), ">", "y.local") + ")"
 	back := op(op(op("x.at", "-", hours)+"::timestamp", "+", hours), "-", "x.at::timestamp")
 	return truncate(c, "(SELECT CASE WHEN "+op("y.back", ">", "interval '0'")+" AND "+early+" THEN "+op("y.local", "+", "y.back")+" ELSE y.local END"+
-		" FROM (SELECT x.now, x.at, x.at::timestamp AS local, "+back+" AS back FROM (SELECT "+g.now()+" AS now, "+instant+" AS at) x) y)")
+		" FROM (SELECT x.now, x.at, x.at::timestamp AS local, "+back+" AS back FROM (SELECT "+d.now()+" AS now, "+instant+" AS at) x) y)")
 }
 
-func (g dialect) at(c backends.Column, utc bool, instant string) string {
+func (d dialect) at(c backends.Column, utc bool, instant string) string {
 	if utc && !strings.HasSuffix(c.Type, "with time zone") {
 		instant = "(" + instant + " AT TIME ZONE 'UTC')"
 	}
@@ -227,8 +227,8 @@ func (g dialect) at(c backends.Column, utc bool, instant string) string {
 }
 
 // ToMillis returns NULL for an infinite time. It clamps other times to the years 1 to 9999.
-func (g dialect) ToMillis(c backends.Column, utc bool) string {
-	value := g.Name(c.Name)
+func (d dialect) ToMillis(c backends.Column, utc bool) string {
+	value := d.Name(c.Name)
 	switch {
 	case strings.HasSuffix(c.Type, "with time zone"):
 	case utc:
@@ -239,14 +239,14 @@ func (g dialect) ToMillis(c backends.Column, utc bool) string {
 	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
-func (g dialect) Integer(number string) string { return "(" + number + ")::bigint" }
+func (d dialect) Integer(number string) string { return "(" + number + ")::bigint" }
 
-func (g dialect) now() string { return g.SidecarTable("qsidecar_now") + "()" }
-func (g dialect) NowMillis() string {
-	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
+func (d dialect) now() string { return d.SidecarTable("qsidecar_now") + "()" }
+func (d dialect) NowMillis() string {
+	return "floor(extract(epoch FROM " + d.now() + ") * 1000)::bigint"
 }
 
-func (g dialect) SelectFirst(columns, from, where, order, limit string) string {
+func (d dialect) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -254,7 +254,7 @@ func (g dialect) SelectFirst(columns, from, where, order, limit string) string {
 	return sql + " LIMIT " + limit
 }
 
-func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+func (d dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -270,8 +270,8 @@ func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bo
 }
 
 // SelectByKey needs no hint: the server locks only rows that meet all conditions.
-func (g dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
-	return g.SelectLocked(columns, table, where, order, 0, skip)
+func (d dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+	return d.SelectLocked(columns, table, where, order, 0, skip)
 }
 
 func (dialect) UpdateByKey(table, _, sets, where string) string {
@@ -286,14 +286,14 @@ func (dialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
+func (d dialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
 	} else {
 		sql += " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
 	}
-	return sql + " RETURNING " + g.AsText(id)
+	return sql + " RETURNING " + d.AsText(id)
 }
 
 // Fence doesn't use the sequence qsidecar_sequence: an open transaction with a claimed job would count
@@ -302,10 +302,10 @@ func (dialect) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
 }
 
-func (g dialect) Paused(queue string) string {
-	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+func (d dialect) Paused(queue string) string {
+	return "EXISTS (SELECT FROM " + d.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g dialect) IsAlive(sidecar string) string {
-	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
+func (d dialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT FROM " + d.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

@@ -80,62 +80,62 @@ var small = map[string]bool{"qsidecar_sidecars": true, "qsidecar_queues": true, 
 
 // Faults returns the parts of a plan that make the cost of the statement grow with the tables.
 // p is the root of the plan.
-func (p *Node) Faults() []string { return p.faults(nil) }
+func (n *Node) Faults() []string { return n.faults(nil) }
 
 // faults implements Faults for the node p. above holds the nodes from the root down to p.
-func (p *Node) faults(above []*Node) (faults []string) {
-	table := p.Relation != "" && !small[p.Relation] && strings.HasSuffix(p.Type, "Scan")
+func (n *Node) faults(above []*Node) (faults []string) {
+	table := n.Relation != "" && !small[n.Relation] && strings.HasSuffix(n.Type, "Scan")
 	if table {
-		if f := p.scanFault(above); f != "" {
+		if f := n.scanFault(above); f != "" {
 			faults = append(faults, f)
 		}
 	}
-	if strings.HasSuffix(p.Type, "Join") {
-		faults = append(faults, "a "+p.Type)
+	if strings.HasSuffix(n.Type, "Join") {
+		faults = append(faults, "a "+n.Type)
 	}
-	for _, child := range p.Plans {
-		faults = append(faults, child.faults(append(above, p))...)
+	for _, child := range n.Plans {
+		faults = append(faults, child.faults(append(above, n))...)
 	}
 	return faults
 }
 
-func (p *Node) scanFault(above []*Node) string {
+func (n *Node) scanFault(above []*Node) string {
 	switch {
-	case p.Type == "Tid Scan":
+	case n.Type == "Tid Scan":
 		return ""
-	case p.Type != "Index Scan" && p.Type != "Index Only Scan":
-		return fmt.Sprintf("a %s of %s", p.Type, p.Relation)
+	case n.Type != "Index Scan" && n.Type != "Index Only Scan":
+		return fmt.Sprintf("a %s of %s", n.Type, n.Relation)
 	}
 	limited := false
 	for _, a := range slices.Backward(above) {
-		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
-			return "a join with " + p.Index
+		if a.Type == "Nested Loop" && n.Relation == "qsidecar_jobs" && !limited {
+			return "a join with " + n.Index
 		}
 		// There are only as many claims as workers, so a plan can sort and count them.
-		if strings.HasSuffix(a.Type, "Sort") && p.Index != "qsidecar_owned" && p.Index != "qsidecar_jobs_pkey" && !limited && p.Relation == "qsidecar_jobs" {
-			return "a sort of what " + p.Index + " finds"
+		if strings.HasSuffix(a.Type, "Sort") && n.Index != "qsidecar_owned" && n.Index != "qsidecar_jobs_pkey" && !limited && n.Relation == "qsidecar_jobs" {
+			return "a sort of what " + n.Index + " finds"
 		}
 		limited = limited || a.Type == "Limit"
 		if a.Parent == "InitPlan" || a.Parent == "SubPlan" {
 			break
 		}
 	}
-	if p.Cond == "" && !limited && p.Index != "qsidecar_owned" {
-		return "a walk through all of " + p.Index
+	if n.Cond == "" && !limited && n.Index != "qsidecar_owned" {
+		return "a walk through all of " + n.Index
 	}
 	return ""
 }
 
 // Uses reports whether a node of the plan reads the index.
-func (p *Node) Uses(index string) bool {
-	return p.Index == index || slices.ContainsFunc(p.Plans, func(c *Node) bool { return c.Uses(index) })
+func (n *Node) Uses(index string) bool {
+	return n.Index == index || slices.ContainsFunc(n.Plans, func(c *Node) bool { return c.Uses(index) })
 }
 
 // Text returns the plan with one line for each node.
-func (p *Node) Text(indent string) string {
+func (n *Node) Text(indent string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s%s %s %s cond %s filter %s\n", indent, p.Type, p.Relation, p.Index, p.Cond, p.Filter)
-	for _, c := range p.Plans {
+	fmt.Fprintf(&b, "%s%s %s %s cond %s filter %s\n", indent, n.Type, n.Relation, n.Index, n.Cond, n.Filter)
+	for _, c := range n.Plans {
 		b.WriteString(c.Text(indent + "  "))
 	}
 	return b.String()

@@ -23,21 +23,21 @@ func (dialect) Name(identifier string) string {
 	return "`" + strings.ReplaceAll(identifier, "`", "``") + "`"
 }
 
-func (g dialect) Table(schema, name string) string {
+func (d dialect) Table(schema, name string) string {
 	if schema == "" {
-		return g.Name(name)
+		return d.Name(name)
 	}
-	return g.Name(schema) + "." + g.Name(name)
+	return d.Name(schema) + "." + d.Name(name)
 }
 
-func (g dialect) SidecarTable(table string) string { return "main." + g.Name(table) }
+func (d dialect) SidecarTable(table string) string { return "main." + d.Name(table) }
 
 func (dialect) Text(literal string) string {
 	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
 }
 
 // Constant returns a number for a column without a declared type, because such a column stores numbers as numbers.
-func (g dialect) Constant(literal string, c backends.Column) string {
+func (d dialect) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
 		case "true", "t", "yes", "y", "on":
@@ -49,7 +49,7 @@ func (g dialect) Constant(literal string, c backends.Column) string {
 	if _, err := strconv.ParseInt(literal, 10, 64); err == nil && c.Kind != backends.TextColumn {
 		return literal
 	}
-	return g.Text(literal)
+	return d.Text(literal)
 }
 
 func (dialect) Arg(n int, c backends.Column) string {
@@ -68,36 +68,36 @@ func (dialect) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 
 // Equals compares twice, in case the column's collation isn't BINARY. The first comparison can use
 // the index.
-func (g dialect) Equals(n int, c backends.Column) string {
-	is := g.Name(c.Name) + " = " + g.ExactArg(n, c)
+func (d dialect) Equals(n int, c backends.Column) string {
+	is := d.Name(c.Name) + " = " + d.ExactArg(n, c)
 	if c.Kind == backends.TextColumn {
-		is = "(" + is + " AND " + g.AsText(c) + " = " + g.ExactArg(n, c) + ")"
+		is = "(" + is + " AND " + d.AsText(c) + " = " + d.ExactArg(n, c) + ")"
 	}
 	return is
 }
 
-func (g dialect) AnyOf(n int, c backends.Column) string {
+func (d dialect) AnyOf(n int, c backends.Column) string {
 	list := fmt.Sprintf(" IN (SELECT value FROM json_each(?%d))", n)
-	among := g.Name(c.Name) + list
+	among := d.Name(c.Name) + list
 	if c.Kind == backends.TextColumn {
-		among = "(" + among + " AND " + g.AsText(c) + list + ")"
+		among = "(" + among + " AND " + d.AsText(c) + list + ")"
 	}
 	return among
 }
 
 // AnyRow compares twice, as Equals does. The server would read the whole table for several conditions with OR.
-func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
+func (d dialect) AnyRow(key []backends.Column, n, rows int) string {
 	names, exact, values := make([]string, len(key)), make([]string, len(key)), make([]string, rows)
 	for i, c := range key {
-		names[i], exact[i] = g.Name(c.Name), g.Name(c.Name)
+		names[i], exact[i] = d.Name(c.Name), d.Name(c.Name)
 		if c.Kind == backends.TextColumn {
-			exact[i] = g.AsText(c)
+			exact[i] = d.AsText(c)
 		}
 	}
 	for row := range values {
 		texts := make([]string, len(key))
 		for i, c := range key {
-			texts[i] = g.ExactArg(n+row*len(key)+i, c)
+			texts[i] = d.ExactArg(n+row*len(key)+i, c)
 		}
 		values[row] = "(" + strings.Join(texts, ", ") + ")"
 	}
@@ -106,30 +106,30 @@ func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
 }
 
 // IsExact implements backends.UntypedDialect. A BLOB isn't equal to its text, nor is a number in a column without a type.
-func (g dialect) IsExact(c backends.Column) string {
-	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", g.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
+func (d dialect) IsExact(c backends.Column) string {
+	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", d.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
 }
 
-func (g dialect) RowKey(key []backends.Column) string {
+func (d dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
-		return g.AsText(key[0])
+		return d.AsText(key[0])
 	}
 	all := make([]string, len(key))
 	for i, c := range key {
-		all[i] = `replace(replace(CAST(` + g.Name(c.Name) + ` AS TEXT), '\', '\\'), ',', '\,')`
+		all[i] = `replace(replace(CAST(` + d.Name(c.Name) + ` AS TEXT), '\', '\\'), ',', '\,')`
 	}
 	return "((" + strings.Join(all, " || ',' || ") + ") COLLATE BINARY)"
 }
 
 func (dialect) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
 
-func (g dialect) AsText(c backends.Column) string {
-	return "(CAST(" + g.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
+func (d dialect) AsText(c backends.Column) string {
+	return "(CAST(" + d.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
 }
 
-func (g dialect) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
-func (g dialect) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
-func (g dialect) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
+func (d dialect) AsBytes(c backends.Column) string    { return "CAST(" + d.Name(c.Name) + " AS BLOB)" }
+func (d dialect) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
+func (d dialect) ByteLength(c backends.Column) string { return "length(" + d.AsBytes(c) + ")" }
 
 // second is the format of SQLite's own CURRENT_TIMESTAMP: in UTC, whatever the config
 // sets for the clock of the table's owner.
@@ -153,8 +153,8 @@ func (dialect) FromMillis(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, min((?%d + 999) / 1000, 253402300799), 'unixepoch')", second, n)
 }
 
-func (g dialect) ToMillis(c backends.Column, _ bool) string {
-	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
+func (d dialect) ToMillis(c backends.Column, _ bool) string {
+	return "CAST(round((julianday(" + d.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
 }
 
 func (dialect) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
@@ -170,17 +170,17 @@ func (dialect) SelectFirst(columns, from, where, order, limit string) string {
 }
 
 // SelectLocked locks no rows: the only writer already locks the whole database.
-func (g dialect) SelectLocked(columns, from, where, order string, n int, _ bool) string {
+func (d dialect) SelectLocked(columns, from, where, order string, n int, _ bool) string {
 	limit := "-1"
 	if n > 0 {
-		limit = g.IntArg(n)
+		limit = d.IntArg(n)
 	}
-	return g.SelectFirst(columns, from, where, order, limit)
+	return d.SelectFirst(columns, from, where, order, limit)
 }
 
 // SelectByKey needs no hint: no row can be locked alone.
-func (g dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
-	return g.SelectLocked(columns, table, where, order, 0, skip)
+func (d dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+	return d.SelectLocked(columns, table, where, order, 0, skip)
 }
 
 func (dialect) UpdateByKey(table, _, sets, where string) string {
@@ -195,23 +195,23 @@ func (dialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
+func (d dialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
 	} else {
 		sql += " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
 	}
-	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
+	return sql + " RETURNING " + d.ToText(d.Name(id.Name))
 }
 
 // Fence returns the clock's microseconds.
 func (dialect) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
 
-func (g dialect) Paused(queue string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
+func (d dialect) Paused(queue string) string {
+	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g dialect) IsAlive(sidecar string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
+func (d dialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

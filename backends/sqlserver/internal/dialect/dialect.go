@@ -113,24 +113,24 @@ func writtenOf(c backends.Column) writtenAs {
 }
 
 // wide returns the type of the column's texts in UTF-16.
-func (t writtenAs) wide() string {
-	if n, err := strconv.Atoi(t.size); err == nil && n <= 4000 {
-		return "nvarchar(" + t.size + ")"
+func (w writtenAs) wide() string {
+	if n, err := strconv.Atoi(w.size); err == nil && n <= 4000 {
+		return "nvarchar(" + w.size + ")"
 	}
 	return "nvarchar(max)"
 }
 
 // like returns a text in the column's own type, so that an index on it can be used. A letter that the code page lacks
 // becomes a question mark. The comparison by bytes then finds no match.
-func (t writtenAs) like(expression string) string {
-	if t.national {
-		return expression + t.collation
+func (w writtenAs) like(expression string) string {
+	if w.national {
+		return expression + w.collation
 	}
-	size := t.size
+	size := w.size
 	if size == "" || size == "max" {
-		return "CONVERT(varchar(max), " + expression + t.collation + ")"
+		return "CONVERT(varchar(max), " + expression + w.collation + ")"
 	}
-	return "CONVERT(varchar(8000), " + expression + t.collation + ")"
+	return "CONVERT(varchar(8000), " + expression + w.collation + ")"
 }
 
 // isText reports whether the column is compared as a text.
@@ -220,8 +220,8 @@ func (d Dialect) IntArg(n int) string { return mark(markNumber, n) }
 func (d Dialect) TextArg(n int) string { return mark(markText, n) }
 
 // bare returns a text without its column's padding.
-func (t writtenAs) bare(expression string) string {
-	if t.padded {
+func (w writtenAs) bare(expression string) string {
+	if w.padded {
 		return "RTRIM(" + expression + ")"
 	}
 	return expression

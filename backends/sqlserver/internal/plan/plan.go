@@ -93,12 +93,12 @@ func startElement(t xml.StartElement, all *[]Statement, open []int) []int {
 
 // SortsBeforeTop reports whether the i-th step sorts rows that no TOP has bounded. After a TOP it sorts only the
 // chosen rows, to store them.
-func (p Statement) SortsBeforeTop(i int) bool {
-	if !strings.HasSuffix(p.Operators[i].Name, "Sort") {
+func (s Statement) SortsBeforeTop(i int) bool {
+	if !strings.HasSuffix(s.Operators[i].Name, "Sort") {
 		return false
 	}
-	for _, o := range p.Operators[i+1:] {
-		if o.Depth <= p.Operators[i].Depth {
+	for _, o := range s.Operators[i+1:] {
+		if o.Depth <= s.Operators[i].Depth {
 			return true
 		}
 		if o.Name == "Top" {

@@ -16,7 +16,7 @@ DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, at
 UPDATE j SET state = 'dead', attempts = j.attempts + 1,
   fence = CASE WHEN j.fence >= @bury_micros THEN j.fence + 1 ELSE @bury_micros END,
   claim_max = COALESCE(j.max_attempts, b.claim_max), retention_dead_ms = b.retention_dead_ms, finished_at = @now,
-  expires_at = DATEADD(second, CONVERT(int, b.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.retention_dead_ms % 1000), @now)),
+  prune_at = DATEADD(second, CONVERT(int, b.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.retention_dead_ms % 1000), @now)),
   last_error = b.message
 OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
 FROM @bury AS b, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)

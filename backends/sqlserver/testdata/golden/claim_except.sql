@@ -1,4 +1,4 @@
--- parameters: @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @claim_refused nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- parameters: @claim_refused nvarchar(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
 -- result sets: 3
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

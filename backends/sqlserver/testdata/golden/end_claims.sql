@@ -27,7 +27,7 @@ UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' WHEN e.wait_ms IS NULL THE
   run_at = DATEADD(second, CONVERT(int, e.wait_ms / 1000), DATEADD(millisecond, CONVERT(int, e.wait_ms % 1000), @now)),
   last_error = CASE WHEN e.cause IS NULL THEN j.last_error ELSE e.message END,
   finished_at = CASE WHEN e.dead = 1 THEN @now END,
-  expires_at = CASE WHEN e.dead = 1
+  prune_at = CASE WHEN e.dead = 1
     THEN DATEADD(second, CONVERT(int, j.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_dead_ms % 1000), @now)) END, prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
 OUTPUT inserted.id INTO @ended

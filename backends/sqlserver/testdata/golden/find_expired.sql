@@ -9,6 +9,6 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT TOP (@find_limit) j.id, j.queue
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
+ORDER BY j.prune_at
 OPTION (KEEPFIXED PLAN);

@@ -12,8 +12,8 @@ INSERT INTO @prune (id)
 SELECT TOP (@prune_limit) r.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
+ORDER BY j.prune_at
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j

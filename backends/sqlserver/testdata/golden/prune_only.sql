@@ -15,7 +15,7 @@ INSERT INTO @prune (id)
 SELECT j.id
 FROM @prune_id AS o
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j

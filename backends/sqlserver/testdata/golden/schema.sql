@@ -74,7 +74,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     worker            nvarchar(400) NULL,
     -- the end
     finished_at       datetime2(6) NULL,
-    expires_at        datetime2(6) NULL,
+    prune_at          datetime2(6) NULL,
     [key]             nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
     last_error        nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
     headers           nvarchar(max) NULL CONSTRAINT qsidecar_headers
@@ -132,8 +132,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
-  CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (expires_at)
-  WHERE expires_at IS NOT NULL;
+  CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (prune_at)
+  WHERE prune_at IS NOT NULL;
 GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_failures') IS NULL

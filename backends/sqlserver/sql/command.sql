@@ -1,0 +1,203 @@
+-- Statements of an operator's commands.
+
+-- name: retry_ids
+-- Retries named dead jobs.
+-- @retry_queue varchar(128)
+-- @retry_ids nvarchar(max)
+-- @retry_whole bigint
+-- sets 1
+{retry_head}
+INSERT INTO @retry (id, n, finished_at, name, [key])
+SELECT j.id, x.n, j.finished_at, CONVERT(varbinary(510), j.[key]), j.[key]
+FROM OPENJSON(@retry_ids) WITH (n int, id bigint) AS x
+INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.queue = @retry_queue AND j.state = 'dead'
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+{retry_tail}
+
+-- name: retry_from
+-- Retries some of a queue's dead jobs, after a position.
+-- @retry_queue varchar(128)
+-- @retry_at datetime2(6)
+-- @retry_id bigint
+-- @retry_limit bigint
+-- @retry_whole bigint
+-- sets 1
+{retry_head}
+INSERT INTO @retry (id, n, finished_at, name, [key])
+SELECT r.id, ROW_NUMBER() OVER (ORDER BY r.finished_at, r.id) - 1, r.finished_at, CONVERT(varbinary(510), r.[key]), r.[key]
+FROM (
+  SELECT TOP (@retry_limit) j.id, j.finished_at, j.[key]
+  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, UPDLOCK, ROWLOCK)
+  WHERE j.finished_at IS NOT NULL AND j.queue = @retry_queue AND j.state = 'dead'
+    AND j.finished_at >= @retry_at AND (j.finished_at > @retry_at OR j.id > @retry_id)
+  ORDER BY j.finished_at, j.id
+) AS r
+OPTION (KEEPFIXED PLAN);
+{retry_tail}
+
+-- fragment: retry_head
+DECLARE @retry_base bigint;
+SET @retry_base = NEXT VALUE FOR {s}.qsidecar_sequence;
+DECLARE @retry TABLE (
+  id bigint NOT NULL PRIMARY KEY, n int NOT NULL, finished_at datetime2(6) NOT NULL, name varbinary(510) NULL,
+  [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
+
+-- fragment: retry_tail
+-- A key that another job has by now, or another of these, is taken. If whole is 1 that refuses
+-- all. Otherwise that job stays dead.
+DECLARE @retry_known TABLE (id bigint NOT NULL PRIMARY KEY, job bigint NOT NULL, held tinyint NOT NULL);
+INSERT INTO @retry_known (id, job, held)
+SELECT x.id, k.job, CASE WHEN k.job <> x.id AND (k.state IS NULL OR k.expires_at > @now) THEN 1 ELSE 0 END
+FROM @retry AS x
+INNER JOIN {s}.qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK, NOWAIT) ON k.queue = @retry_queue AND k.name = x.name
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+UPDATE x SET taken = 1
+FROM @retry AS x
+WHERE EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id AND h.held = 1)
+  OR EXISTS (SELECT 1 FROM @retry AS o WHERE o.name = x.name AND o.id < x.id);
+UPDATE k SET job = x.id, state = NULL, expires_at = CASE WHEN k.job = x.id THEN k.expires_at ELSE @now END
+FROM @retry AS x
+INNER JOIN @retry_known AS h ON h.id = x.id
+INNER JOIN {s}.qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = @retry_queue AND k.name = x.name
+WHERE x.taken = 0
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+INSERT INTO {s}.qsidecar_keys (queue, name, job, expires_at)
+SELECT @retry_queue, x.name, x.id, @now
+FROM @retry AS x
+WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
+DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+OUTPUT inserted.id INTO @retried
+FROM @retry AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = x.id AND x.taken = 0
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + 1;
+SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHERE x.taken = 1) ELSE 0 END AS taken,
+  (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,
+  (SELECT TOP (1) x.finished_at FROM @retry AS x ORDER BY x.n DESC) AS finished_at,
+  (SELECT TOP (1) x.id FROM @retry AS x ORDER BY x.n DESC) AS id;
+
+-- name: change
+-- Changes the priority (if set is 1) or the time of named jobs that wait: to a delay (mode 1)
+-- or an instant (mode 2). It answers with how many, and how many of them are ready.
+-- @change_queue varchar(128)
+-- @change_ids nvarchar(max)
+-- @change_set bigint
+-- @change_priority bigint
+-- @change_mode bigint
+-- @change_delay bigint
+-- @change_at datetime2(6)
+-- sets 1
+DECLARE @change_base bigint;
+SET @change_base = NEXT VALUE FOR {s}.qsidecar_sequence;
+DECLARE @change TABLE (id bigint NOT NULL PRIMARY KEY, n int NOT NULL, due datetime2(6) NULL);
+INSERT INTO @change (id, n, due)
+SELECT j.id, x.n, CASE
+    WHEN @change_mode = 1 THEN DATEADD(second, CONVERT(int, @change_delay / 1000), DATEADD(millisecond, CONVERT(int, @change_delay % 1000), @now))
+    WHEN @change_mode = 2 THEN @change_at
+    ELSE j.run_at END
+FROM OPENJSON(@change_ids) WITH (n int, id bigint) AS x
+INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.queue = @change_queue AND j.state IN ('ready', 'scheduled')
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+UPDATE x SET due = NULL
+FROM @change AS x
+WHERE x.due <= @now;
+DECLARE @changed TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET priority = CASE WHEN @change_set = 1 THEN CONVERT(smallint, @change_priority) ELSE j.priority END,
+  state = CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, run_at = x.due,
+  position = CASE WHEN x.due IS NULL THEN @change_base + x.n ELSE j.position END,
+  ready_at = CASE WHEN x.due IS NULL THEN @now ELSE j.ready_at END
+OUTPUT inserted.id INTO @changed
+FROM @change AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = x.id
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @changed);
+SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*) FROM @change AS x WHERE x.due IS NULL) AS ready;
+
+-- name: delete
+-- Deletes named jobs, in any state but claimed. It answers with how many.
+-- @delete_queue varchar(128)
+-- @delete_ids nvarchar(max)
+-- sets 1
+DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @prune (id)
+SELECT j.id
+FROM OPENJSON(@delete_ids) WITH (id bigint) AS x
+INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.queue = @delete_queue AND j.state <> 'claimed'
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+{remove_tail}
+{remove_keys}
+
+-- name: purge_ready
+-- with index: qsidecar_ready
+-- with where: j.state = 'ready' AND j.run_at IS NULL
+-- with order: j.priority DESC, j.position
+{purge}
+
+-- name: purge_scheduled
+-- with index: qsidecar_delayed
+-- with where: j.run_at IS NOT NULL
+-- with order: j.run_at, j.id
+{purge}
+
+-- name: purge_done
+-- with index: qsidecar_finished
+-- with where: j.finished_at IS NOT NULL AND j.state = 'done'
+-- with order: j.finished_at, j.id
+{purge}
+
+-- name: purge_dead
+-- with index: qsidecar_finished
+-- with where: j.finished_at IS NOT NULL AND j.state = 'dead'
+-- with order: j.finished_at, j.id
+{purge}
+
+-- fragment: purge
+-- Deletes some of a queue's jobs in one state. It answers with how many.
+-- The index has all columns that the statement needs, so the server would lock entries of the
+-- index alone, and would not pass over rows that others have locked. The join locks the rows.
+-- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table (Remarks)
+-- @purge_queue varchar(128)
+-- @purge_limit bigint
+-- sets 1
+DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @prune (id)
+SELECT TOP (@purge_limit) r.id
+FROM {s}.qsidecar_jobs AS j WITH (INDEX ({index}), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
+WHERE {where} AND j.queue = @purge_queue
+ORDER BY {order}
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+{remove_tail}
+{remove_keys}
+
+-- fragment: remove_keys
+-- Notes in the keys of deleted jobs that they were deleted. Retention leaves the keys as they are.
+UPDATE k SET state = 'deleted'
+FROM @pruned AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
+WHERE d.[key] IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+
+-- name: pause
+-- Stops claims of a queue by all sidecars.
+-- @pause_queue varchar(128)
+-- sets 0
+UPDATE {s}.qsidecar_queues SET paused = 1 WHERE queue = @pause_queue;
+IF @@ROWCOUNT = 0
+  INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES (@pause_queue, 1);
+SET @wrote = @wrote + 1;
+
+-- name: resume
+-- Allows claims of a queue again. It answers with whether a job is ready.
+-- @resume_queue varchar(128)
+-- sets 1
+UPDATE {s}.qsidecar_queues SET paused = 0 WHERE queue = @resume_queue AND paused = 1;
+SET @wrote = @wrote + 1;
+SELECT CASE WHEN EXISTS (
+  SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready
+OPTION (KEEPFIXED PLAN);
