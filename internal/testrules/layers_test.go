@@ -44,7 +44,7 @@ var layers = []struct {
 	{"./internal/top", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt|worker))|cobra|^database/sql`, "the view talks to a sidecar through clients/go", false},
 	{"./internal/statusline", `^qsidecar/(backends|bridge|internal/[^w])|cobra`, "it talks to a sidecar through clients/go", false},
 	{"./internal/tail", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt|worker))|cobra|^database/sql`, "the command talks to a sidecar through clients/go", false},
-	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
+	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal/([^t]|t[^e]|te[^x]))`, "the registry of engines depends on the engines, and on the formatting of texts", true},
 	{"./internal/config", `^qsidecar/(clients|internal/(check|databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
 	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(check|daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
 	{"./internal/adminapi", `^qsidecar/(backends|bridge|internal/([^w]|worker))|^database/sql|yaml|cobra`, "the API reaches the databases only through the protocol", false},
