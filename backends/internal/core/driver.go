@@ -96,6 +96,7 @@ type Tx interface {
 	Writer
 	Maintainer
 	Commander
+	Historian
 
 	// It also implements Claimer or OwnClaimer, and LockFinder if the engine has row locks.
 }
@@ -319,4 +320,7 @@ type Reader interface {
 
 	// ClaimedBy implements backends.Backend.
 	ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) ([]backends.ClaimedJob, error)
+
+	// Hours returns the totals of a queue, or of all queues if the name is empty, by hour and queue.
+	Hours(ctx context.Context, queue string) ([]backends.HourTotals, error)
 }
