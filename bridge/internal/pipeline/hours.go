@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,8 @@ import (
 const (
 	// hoursAge is how old the hours from the database can be. They change about once an hour, and pages ask each second.
 	hoursAge = time.Minute
+	// hoursTimeout is how long a page waits for them. It shows the last hour without them.
+	hoursTimeout = 3 * time.Second
 	// hoursKept is for how many queues they are kept.
 	hoursKept = 20
 )
@@ -36,7 +39,9 @@ func (c *hoursCache) of(ctx context.Context, queue string) ([]backends.HourTotal
 	read, known := c.all[queue]
 	c.mu.Unlock()
 	if !known || time.Since(read.at) >= hoursAge {
-		read.rows, read.err = c.ask(ctx, queue)
+		limited, cancel := context.WithTimeoutCause(ctx, hoursTimeout, fmt.Errorf("no answer within %v", hoursTimeout))
+		read.rows, read.err = c.ask(limited, queue)
+		cancel()
 		if ctx.Err() != nil && read.err != nil {
 			return nil, read.err // of this caller alone
 		}

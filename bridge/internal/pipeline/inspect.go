@@ -46,6 +46,9 @@ func (p *Pipeline) History() *history.Recorder { return p.history }
 // Hours returns the totals of the queue by hour, of all sidecars, and of this one also those that are not written yet.
 func (p *Pipeline) Hours(ctx context.Context, queue string) ([]backends.HourTotals, error) {
 	rows, err := p.hours.of(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
 	for _, mine := range p.history.Unwritten(queue) {
 		if i := slices.IndexFunc(rows, func(r backends.HourTotals) bool { return r.Hour == mine.Hour && r.Queue == mine.Queue }); i >= 0 {
 			rows[i].Add(&mine.Totals)
@@ -56,7 +59,7 @@ func (p *Pipeline) Hours(ctx context.Context, queue string) ([]backends.HourTota
 	slices.SortFunc(rows, func(a, b backends.HourTotals) int {
 		return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Queue, b.Queue))
 	})
-	return rows, err
+	return rows, nil
 }
 
 // ReplicaErr returns why the replica gave no answer last, or nil.

@@ -45,15 +45,16 @@ func (s *Session) historyOf(ctx context.Context, p *plan.Plan, queue string) ([]
 			return nil, wire
 		}
 		since, points := db.History().LastHour(queue)
-		hours, err := db.Hours(ctx, queue)
-		if err != nil {
-			return nil, err
+		one := protocol.QueueHistory{Queue: queue, Since: since.UnixMilli(), Minutes: minutesOf(points)}
+		if hours, err := db.Hours(ctx, queue); err == nil {
+			one.Hours = hoursOf(hours)
 		}
-		return []protocol.QueueHistory{{Queue: queue, Since: since.UnixMilli(), Minutes: minutesOf(points), Hours: hoursOf(hours)}}, nil
+		return []protocol.QueueHistory{one}, nil
 	}
 	g := s.granted()
 	sum, all := map[int64]*backends.Totals{}, []protocol.QueueHistory{}
 	var hours []backends.HourTotals
+	unread := false
 	first := time.Now()
 	for _, db := range p.Databases {
 		if !db.Served {
@@ -73,16 +74,16 @@ func (s *Session) historyOf(ctx context.Context, p *plan.Plan, queue string) ([]
 			continue
 		}
 		rows, err := db.Hours(ctx, "")
-		if err != nil {
-			return nil, err
-		}
-		hours = append(hours, rows...)
+		hours, unread = append(hours, rows...), unread || err != nil
 	}
 	slices.SortFunc(all, func(a, b protocol.QueueHistory) int { return cmp.Compare(a.Queue, b.Queue) })
 	if !g.Everywhere(protocol.OpHistory) && !g.All {
 		return all, nil
 	}
-	total := protocol.QueueHistory{Since: first.UnixMilli(), Minutes: []protocol.HistoryPoint{}, Hours: hoursOf(hours)}
+	total := protocol.QueueHistory{Since: first.UnixMilli(), Minutes: []protocol.HistoryPoint{}}
+	if !unread {
+		total.Hours = hoursOf(hours)
+	}
 	for _, at := range slices.Sorted(maps.Keys(sum)) {
 		total.Minutes = append(total.Minutes, wirejob.FromTotals(at*1000, sum[at]))
 	}
