@@ -122,7 +122,7 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 func (p *Page) allowed(w http.ResponseWriter, r *http.Request) bool {
 	canChange, csrf, _ := p.opts.Access(r)
 	if !canChange {
-		p.fail(w, r, http.StatusForbidden, "You can only look. To change something, log in with the token of admin.token_file; the config must have admin.access: write.")
+		p.fail(w, r, http.StatusForbidden, "You can only look. To change something, log in with the token of admin.token_file or your own of admin.users; the config must have admin.access: write.")
 		return false
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)

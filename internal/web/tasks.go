@@ -184,9 +184,15 @@ func (o *operation) valid() bool {
 	return o.Queue != "" && (o.Op == protocol.OpRetry || o.Op == protocol.OpDelete)
 }
 
-// taskList lists the operations.
+// tasksData is the data of the list of operations and changes.
+type tasksData struct {
+	Tasks   []*task
+	Changes []Change
+}
+
+// taskList lists the operations on many jobs, and all changes.
 func (p *Page) taskList(w http.ResponseWriter, r *http.Request) {
-	p.show(w, http.StatusOK, p.frame(r, "tasks", "Operations", p.tasks.list()))
+	p.show(w, http.StatusOK, p.frame(r, "tasks", "Operations", tasksData{p.tasks.list(), p.opts.Changes()}))
 }
 
 // task shows the progress of an operation.
