@@ -42,6 +42,7 @@ type task struct {
 	Actor   string
 	Started time.Time
 	stop    context.CancelCauseFunc
+	Left    []unchanged // of a selection
 
 	mu sync.Mutex
 	progress
@@ -90,6 +91,17 @@ func (ts *tasks) start(ctx context.Context, o *operation, actor string, total in
 		stop(nil)
 	})
 	return t, nil
+}
+
+// add adds an operation that has ended to the list.
+func (ts *tasks) add(t *task) *task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.lastID++
+	t.ID = ts.lastID
+	ts.all = append([]*task{t}, ts.all...)
+	ts.forgetLocked()
+	return t
 }
 
 // forgetLocked removes the oldest tasks that have ended.
