@@ -6,7 +6,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
-	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // Clock implements core.Historian.
@@ -25,10 +24,3 @@ func (t *tx) AddHour(row *backends.HourTotals) {
 
 // ForgetHours implements core.Historian.
 func (t *tx) ForgetHours(before int64) { t.Add(t.s.sql.forgetHours, before) }
-
-// Hours implements core.Reader.
-func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
-	t.Each(func(r *session.Result) { all = append(all, core.HourOf(r.Text(1), r.Int)) }, t.s.sql.hours, queue, queue)
-	err = t.Flush(ctx)
-	return all, err
-}

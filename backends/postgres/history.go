@@ -21,14 +21,3 @@ func (t *tx) AddHour(row *backends.HourTotals) { t.add(t.s.sql.addHour, nil, cor
 
 // ForgetHours implements core.Historian.
 func (t *tx) ForgetHours(before int64) { t.add(t.s.sql.forgetHours, nil, before) }
-
-// Hours implements core.Reader.
-func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
-	err = t.ask(ctx, t.s.sql.hours, func(rows pgx.Rows) error {
-		var h backends.HourTotals
-		err := rows.Scan(core.HourColumns(&h)...)
-		all = append(all, h)
-		return err
-	}, queue)
-	return all, err
-}

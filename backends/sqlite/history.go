@@ -23,12 +23,3 @@ func (t *tx) ForgetHours(before int64) {
 		return err
 	})
 }
-
-// Hours implements core.Reader.
-func (t *tx) Hours(_ context.Context, queue string) (all []backends.HourTotals, err error) {
-	err = t.query(t.sql.hours, func(r row) error {
-		all = append(all, core.HourOf(r.text(1), func(column int) int64 { return r.int(column) }))
-		return nil
-	}, queue)
-	return all, err
-}

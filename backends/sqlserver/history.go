@@ -2,7 +2,6 @@ package sqlserver
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -20,14 +19,3 @@ func (t *tx) AddHour(row *backends.HourTotals) { t.add(t.s.sql.addHour, nil, cor
 
 // ForgetHours implements core.Historian.
 func (t *tx) ForgetHours(before int64) { t.add(t.s.sql.forgetHours, nil, before) }
-
-// Hours implements core.Reader.
-func (q inspection) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
-	err = q.once(ctx, call{q.sql.hours, []any{queue}, []reader{each(func(rows *sql.Rows) error {
-		var h backends.HourTotals
-		err := rows.Scan(core.HourColumns(&h)...)
-		all = append(all, h)
-		return err
-	})}})
-	return all, err
-}
