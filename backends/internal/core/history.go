@@ -9,18 +9,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Historian keeps the totals of queues by hour.
-type Historian interface {
-	// Clock returns the time of the database's clock.
-	Clock(ctx context.Context) (time.Time, error)
-
-	// AddHour adds to a row, or inserts it.
-	AddHour(row *backends.HourTotals)
-
-	// ForgetHours deletes the rows of the hours before one.
-	ForgetHours(before int64)
-}
-
 // AddHistory implements backends.Historian. All sidecars lock the rows in the same order. A crash can undo it, because it
 // doesn't wait for the disk.
 func (s *Store) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
