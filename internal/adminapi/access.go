@@ -32,20 +32,20 @@ const (
 type client struct {
 	from string // its address, or its user and process
 	auth string
-	user User   // who it is; zero: it did not authenticate
+	user User   // zero: it did not authenticate
 	csrf string // the token that its changes need; empty: none
 
 	stopping <-chan struct{} // see Server.Stopping; nil: never
 }
 
 // canRead reports whether the client can use the API and the page.
-func (r *rules) canRead(c client) bool { return len(r.Users) == 0 || r.knows(c) }
+func (r *rules) canRead(c client) bool { return len(r.Users) == 0 || r.has(c) }
 
-// knows reports whether the client authenticated as a user that there still is, with the token that it still has.
-func (r *rules) knows(c client) bool { return c.auth != authNone && slices.Contains(r.Users, c.user) }
+// has reports whether the client authenticated as a user that there still is, with the token that it still has.
+func (r *rules) has(c client) bool { return c.auth != authNone && slices.Contains(r.Users, c.user) }
 
 // canChange reports whether the client can change something.
-func (r *rules) canChange(c client) bool { return r.Write && r.knows(c) }
+func (r *rules) canChange(c client) bool { return r.Write && r.has(c) }
 
 // forbidsChange returns the error for a client that can't change something, or nil.
 func (r *rules) forbidsChange(c client) *protocol.Error {
@@ -125,8 +125,8 @@ func (r *rules) userWith(token string) (found User, ok bool) {
 	return found, ok
 }
 
-// key derives the key of a user's cookies from the name and the token: another token, or name, makes the user's cookies invalid, and a
-// restart none.
+// key derives the key of a user's cookies from the name and the token: with another token or name, the user's cookies are invalid. A restart
+// ends none.
 func (u User) key() []byte { return sign(u.hash[:], "qsidecar admin cookies of "+u.Name) }
 
 func sign(key []byte, text string) []byte {

@@ -36,7 +36,7 @@ type Options struct {
 type Rules struct {
 	Off          bool   // neither the API nor the page is served
 	Write        bool   // clients with the token can change something
-	Users        []User // who has a token; nil: no client can change something, and reading needs no token
+	Users        []User // those with a token; nil: no client can change something, and reading needs no token
 	HidePayloads bool   // see Server.PayloadsHidden
 	MaxFrame     int    // size limit of a request's body: max_frame of the config
 

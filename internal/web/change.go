@@ -270,7 +270,7 @@ func after(o *operation, rep *protocol.Reply) string {
 	return back.String()
 }
 
-// queuesText says how many queues were paused or resumed, if it was more than the one of a page.
+// queuesText returns how many queues were paused or resumed, if it was more than the one of a page.
 func queuesText(op protocol.Op, n int64) string {
 	if n == 0 || op != protocol.OpPause && op != protocol.OpResume {
 		return ""

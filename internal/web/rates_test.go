@@ -43,7 +43,7 @@ func TestPlots(t *testing.T) {
 	}
 }
 
-// TestFourteenDays shows that the pages have the hours of all sidecars, of which this one knows nothing.
+// TestFourteenDays shows that the pages have the hours that other sidecars wrote.
 func TestFourteenDays(t *testing.T) {
 	s := newSite(t)
 	s.enqueue("mail", "1")

@@ -26,8 +26,7 @@ func historian(k *Kit, b backends.Backend) backends.Historian {
 	return h
 }
 
-// add adds totals of a queue to the hours that a clock shows. The clock differs from the database's, of which the
-// sidecar knows nothing.
+// add adds totals of a queue to the hours that a clock shows. It differs from the clock of the database.
 func (k *Kit) add(now time.Time, rows ...backends.HourTotals) {
 	k.Helper()
 	if err := historian(k, k.Backend).AddHistory(k.Context(), now, rows); err != nil {

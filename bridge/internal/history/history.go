@@ -91,7 +91,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// Close samples a last time and writes what is left. It returns when ctx is done, at the latest.
+// Close samples a last time and writes the rest. It returns when ctx is done, at the latest.
 func (r *Recorder) Close(ctx context.Context) {
 	r.sample(time.Now())
 	r.write(ctx, time.Now(), true)
@@ -239,7 +239,7 @@ func (r *Recorder) take(now time.Time, all bool) (rows []backends.HourTotals) {
 	return rows
 }
 
-// write writes what is due. If it fails, the rows are due again.
+// write writes the rows that are due. If it fails, they are due again.
 func (r *Recorder) write(ctx context.Context, now time.Time, all bool) {
 	rows := r.take(now, all)
 	if len(rows) == 0 {

@@ -22,7 +22,7 @@ type site struct {
 	writes   [][]backends.HourTotals
 	err      error // of the next writes
 	log      strings.Builder
-	wait     func(time.Duration) // lets time pass, and the Recorder do what is due
+	wait     func(time.Duration) // lets time pass while the Recorder works
 }
 
 // record runs f beside a Recorder. It begins at the start of an hour.
