@@ -17,7 +17,8 @@ UPDATE h SET ready = CASE WHEN h.ready < @hour_ready THEN @hour_ready ELSE h.rea
   run_1m = h.run_1m + @hour_run_1m, run_5m = h.run_5m + @hour_run_5m, run_30m = h.run_30m + @hour_run_30m,
   run_1h = h.run_1h + @hour_run_1h, run_more = h.run_more + @hour_run_more
 FROM [qsidecar].qsidecar_history AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK)
-WHERE h.hour = @hour_hour AND h.queue = @hour_queue;
+WHERE h.hour = @hour_hour AND h.queue = @hour_queue
+OPTION (LOOP JOIN, KEEPFIXED PLAN);
 IF @@ROWCOUNT = 0
   INSERT INTO [qsidecar].qsidecar_history (hour, queue, ready,
   enqueued, acked, failed, run_1ms, run_5ms, run_25ms, run_100ms, run_250ms, run_500ms, run_1s, run_2500ms,
