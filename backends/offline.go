@@ -60,10 +60,10 @@ func (o *Offline) Peek(context.Context, Peek) ([]View, error) { return nil, o.er
 func (o *Offline) Command(context.Context, Command) (int64, bool, error) { return 0, false, o.err() }
 
 // AddHistory implements Historian.
-func (a *Offline) AddHistory(context.Context, time.Time, []HourTotals) error { return a.err() }
+func (o *Offline) AddHistory(context.Context, time.Time, []HourTotals) error { return o.err() }
 
 // History implements Historian.
-func (a *Offline) History(context.Context, string) ([]HourTotals, error) { return nil, a.err() }
+func (o *Offline) History(context.Context, string) ([]HourTotals, error) { return nil, o.err() }
 
 // Queues implements Locator.
 func (o *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, o.err() }
