@@ -13,6 +13,7 @@ import (
 type Adopter interface {
 	Backend
 	Inspector
+	Historian
 
 	// CommitWith does what Commit does, and runs the hooks in the same transaction. The error is a *LockedError
 	// if another program keeps a row locked for longer than a moment.

@@ -1,6 +1,9 @@
 package backends
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Offline stands in for a Backend that isn't open yet, or no longer. Every call returns an *UnavailableError.
 type Offline struct {
@@ -12,6 +15,7 @@ var (
 	_ Backend   = (*Offline)(nil)
 	_ Inspector = (*Offline)(nil)
 	_ Locator   = (*Offline)(nil)
+	_ Historian = (*Offline)(nil)
 )
 
 func (o *Offline) err() error {
@@ -54,6 +58,12 @@ func (o *Offline) Peek(context.Context, Peek) ([]View, error) { return nil, o.er
 
 // Command implements Inspector.
 func (o *Offline) Command(context.Context, Command) (int64, bool, error) { return 0, false, o.err() }
+
+// AddHistory implements Historian.
+func (o *Offline) AddHistory(context.Context, time.Time, []HourTotals) error { return o.err() }
+
+// History implements Historian.
+func (o *Offline) History(context.Context, string) ([]HourTotals, error) { return nil, o.err() }
 
 // Queues implements Locator.
 func (o *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, o.err() }

@@ -134,7 +134,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 		holder.call(`{"op":"enqueue","queue":"closed"}`)
 		j := holder.claim1("closed")
 		requests := map[protocol.Op]string{
-			"enqueue": `,"queue":"closed"`, "claim": `,"queue":"closed","wait_ms":1000`, "stats": `,"queue":"closed"`,
+			"enqueue": `,"queue":"closed"`, "claim": `,"queue":"closed","wait_ms":1000`, "stats": `,"queue":"closed"`, "history": `,"queue":"closed"`,
 			"ack": fmt.Sprintf(`,"lease":%q`, j.Lease), "nack": fmt.Sprintf(`,"leases":[%q]`, j.Lease), "extend": fmt.Sprintf(`,"lease":%q,"bind":true`, j.Lease),
 			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,

@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,7 +119,11 @@ func TestJobsAreLogged(t *testing.T) {
 		id = c.enqueueTraced(2)
 		j = c.claim1("q")
 		c.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, id)
-		log.wantsIn(t, "operator_command", map[string]any{"level": "INFO", "op": "reclaim", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
+		command := map[string]any{"level": "INFO", "op": "reclaim", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())}
+		if me, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
+			command["user"] = me.Username
+		}
+		log.wantsIn(t, "operator_command", command)
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		log.wants(t, "lease_lost", with(base(1, "WARN"), "during", "ack"))
 

@@ -31,6 +31,7 @@ const (
 	OpStatus      Op = "status"
 	OpConfig      Op = "config"
 	OpFleet       Op = "fleet"
+	OpHistory     Op = "history"
 	OpCheck       Op = "check"
 )
 
@@ -227,8 +228,9 @@ type Reply struct {
 	Status  *Status    // status: its fields are fields of the reply itself
 	Config  *Config    // config: its fields are fields of the reply itself
 
-	Sidecars []Sidecar // fleet: never nil
-	Findings []Finding // check: never nil
+	Sidecars []Sidecar      // fleet: never nil
+	History  []QueueHistory // history: never nil
+	Findings []Finding      // check: never nil
 
 	Lost []string // event "lost": the leases
 }

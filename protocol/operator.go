@@ -27,6 +27,23 @@ type Sidecar struct {
 	Self           bool       // it is the sidecar that answers
 }
 
+// QueueHistory is what happened to the jobs of a queue, the oldest first. A time in which nothing happened has no point.
+type QueueHistory struct {
+	Queue   string         // empty: the sum of all queues
+	Since   int64          // when the sidecar began to count the first of Minutes
+	Minutes []HistoryPoint // of this sidecar
+	Hours   []HistoryPoint // of all sidecars of the database
+}
+
+// HistoryPoint is what happened in a minute or an hour.
+type HistoryPoint struct {
+	At                      int64      // when it began
+	Ready                   Opt[int64] // the most ready jobs that statistics showed; absent: none showed them
+	Enqueued, Acked, Failed int64
+	Runs                    int64      // attempts that workers settled
+	RunP50MS, RunP95MS      Opt[int64] // half and 95% of them took at most that long; absent: there were none
+}
+
 // Finding is a finding of check.
 type Finding struct {
 	Database string // empty: about the config or the host

@@ -43,16 +43,17 @@ var ops = map[Op]spec{
 	OpReclaim: {
 		takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs),
 	},
-	OpPurge:  {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
-	OpPause:  {takes: bits(fQueue), needs: bits(fQueue)},
-	OpResume: {takes: bits(fQueue), needs: bits(fQueue)},
-	OpWatch:  {takes: bits(fQueue, fWaitMS)},
-	OpPing:   {},
-	OpReload: {},
-	OpStatus: {},
-	OpConfig: {},
-	OpFleet:  {},
-	OpCheck:  {},
+	OpPurge:   {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
+	OpPause:   {takes: bits(fQueue), needs: bits(fQueue)},
+	OpResume:  {takes: bits(fQueue), needs: bits(fQueue)},
+	OpWatch:   {takes: bits(fQueue, fWaitMS)},
+	OpPing:    {},
+	OpReload:  {},
+	OpStatus:  {},
+	OpConfig:  {},
+	OpFleet:   {},
+	OpHistory: {takes: bits(fQueue)},
+	OpCheck:   {},
 }
 
 // Known reports whether op is an operation of this version.

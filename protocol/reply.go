@@ -109,6 +109,24 @@ var statMessage = newMessage([]field[QueueStat]{
 	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),
 })
 
+var pointMessage = newMessage([]field[HistoryPoint]{
+	number("at", func(p *HistoryPoint) *int64 { return &p.At }),
+	optNumber("ready", func(p *HistoryPoint) *Opt[int64] { return &p.Ready }),
+	number("enqueued", func(p *HistoryPoint) *int64 { return &p.Enqueued }),
+	number("acked", func(p *HistoryPoint) *int64 { return &p.Acked }),
+	number("failed", func(p *HistoryPoint) *int64 { return &p.Failed }),
+	number("runs", func(p *HistoryPoint) *int64 { return &p.Runs }),
+	optNumber("run_p50_ms", func(p *HistoryPoint) *Opt[int64] { return &p.RunP50MS }),
+	optNumber("run_p95_ms", func(p *HistoryPoint) *Opt[int64] { return &p.RunP95MS }),
+})
+
+var historyMessage = newMessage([]field[QueueHistory]{
+	isOptWord("queue", func(h *QueueHistory) *string { return &h.Queue }),
+	number("since", func(h *QueueHistory) *int64 { return &h.Since }),
+	always(isList("minutes", 0, math.MaxInt, pointMessage, func(h *QueueHistory) *[]HistoryPoint { return &h.Minutes }, needs(pointMessage, "at"))),
+	isList("hours", 0, math.MaxInt, pointMessage, func(h *QueueHistory) *[]HistoryPoint { return &h.Hours }, needs(pointMessage, "at")),
+})
+
 var socketMessage = newMessage([]field[SocketStatus]{
 	isWord("path", func(s *SocketStatus) *string { return &s.Path }),
 	number("sessions", func(s *SocketStatus) *int64 { return &s.Sessions }),
@@ -297,6 +315,7 @@ var replyMessage = newMessage([]field[Reply]{
 	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),
 	ofConfig(isWords("settings", func(c *Config) *[]string { return &c.Settings })),
 	ofConfig(always(isList("reloads", 0, math.MaxInt, reloadMessage, func(c *Config) *[]Reload { return &c.Reloads }, needs(reloadMessage, "at")))),
+	isList("history", 0, math.MaxInt, historyMessage, func(r *Reply) *[]QueueHistory { return &r.History }, needs(historyMessage, "since")),
 	isList("sidecars", 0, math.MaxInt, sidecarMessage, func(r *Reply) *[]Sidecar { return &r.Sidecars }, needs(sidecarMessage, "sidecar")),
 	isList("findings", 0, math.MaxInt, findingMessage, func(r *Reply) *[]Finding { return &r.Findings }, needs(findingMessage, "text")),
 	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),

@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpCheck})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -356,6 +356,17 @@ func genReply(t *rapid.T) Reply {
 			text := func(s string) string { return genText(50).Draw(t, s) }
 			return Finding{Database: text("database"), Severity: text("severity"), Topic: text("topic"), Text: text("text"), Fix: text("fix")}
 		}), 0).Draw(t, "findings")
+	case 16:
+		points := func(s string) []HistoryPoint {
+			return genList(rapid.Custom(func(t *rapid.T) HistoryPoint {
+				n := func(s string) int64 { return genNumber().Draw(t, s) }
+				return HistoryPoint{At: n("at"), Ready: genOpt(genNumber()).Draw(t, "ready"), Enqueued: n("enqueued"), Acked: n("acked"), Failed: n("failed"), Runs: n("runs"),
+					RunP50MS: genOpt(genNumber()).Draw(t, "run_p50_ms"), RunP95MS: genOpt(genNumber()).Draw(t, "run_p95_ms")}
+			}), 0).Draw(t, s)
+		}
+		r.History = genList(rapid.Custom(func(t *rapid.T) QueueHistory {
+			return QueueHistory{Queue: genText(50).Draw(t, "queue"), Since: genNumber().Draw(t, "since"), Minutes: points("minutes"), Hours: points("hours")}
+		}), 0).Draw(t, "history")
 	case 9:
 		r.Count = genOpt(genNumber()).Draw(t, "count")
 	}

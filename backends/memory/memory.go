@@ -2,7 +2,8 @@
 // packages above the backends. No database URL selects it, and nothing in it survives the process.
 //
 // memory.go has the commit and the hooks for tests, jobs.go the writes and claims, maintenance.go
-// the heartbeats and maintenance, inspect.go the operator's view.
+// the heartbeats and maintenance, inspect.go the operator's view, history.go the totals
+// by hour.
 package memory
 
 import (
@@ -30,11 +31,13 @@ type Backend struct {
 	keys      map[key]*job // includes keys of deleted jobs
 	paused    map[string]bool
 	sidecars  map[backends.Identity]*sidecar
+	hours     []backends.HourTotals // by hour and queue
 }
 
 var _ interface {
 	backends.Backend
 	backends.Inspector
+	backends.Historian
 } = (*Backend)(nil)
 
 type job struct {

@@ -282,3 +282,10 @@ func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error
 	err = t.Flush(ctx)
 	return taken, err
 }
+
+// Hours implements core.Reader.
+func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
+	t.Each(func(r *session.Result) { all = append(all, core.HourOf(r.Text(1), r.Int)) }, t.s.sql.hours, queue, queue)
+	err = t.Flush(ctx)
+	return all, err
+}

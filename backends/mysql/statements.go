@@ -48,6 +48,8 @@ type statements struct {
 	// sql/cleanup.sql
 	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
 	unreadableHeaders, replaceHeaders                                                                                                string
+	// sql/history.sql
+	addHour, forgetHours, hours string
 	// sql/sequence.sql
 	highestNamed, highestID, nextID, storeID, deleteID string
 
@@ -205,6 +207,10 @@ func render(clock string, v session.Server) *statements {
 		unregister:        t.Get("unregister", "queue requeues"),
 		unreadableHeaders: t.Get("unreadable_headers", ""),
 		replaceHeaders:    t.Get("replace_headers", "ids"),
+
+		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
+		forgetHours: t.Get("forget_hours", "before"),
+		hours:       t.Get("hours", "queue queue"),
 
 		highestNamed: t.Get("highest_named", "limit"),
 		highestID:    t.Get("highest_id", ""),

@@ -260,3 +260,14 @@ func (t *tx) KeysTaken(ctx context.Context, queue string) (bool, error) {
 	err := t.ask(ctx, t.s.sql.keysTwice, func(rows pgx.Rows) error { return rows.Scan(&twice) }, queue)
 	return taken || twice, err
 }
+
+// Hours implements core.Reader.
+func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
+	err = t.ask(ctx, t.s.sql.hours, func(rows pgx.Rows) error {
+		var h backends.HourTotals
+		err := rows.Scan(core.HourColumns(&h)...)
+		all = append(all, h)
+		return err
+	}, queue)
+	return all, err
+}

@@ -43,6 +43,9 @@ type statements struct {
 	stats, oldestOf, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekScheduled string
 	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                       string
 
+	// sql/history.sql
+	addHour, forgetHours, clock, hours string
+
 	count, purge map[backends.State]string // sql/inspect.sql, sql/command.sql
 }
 
@@ -149,6 +152,11 @@ func render(schema string) *statements {
 		claimedBy:       t.Get("claimed_by", "owner after limit"),
 		keysTaken:       t.Get("keys_taken", "queue"),
 		keysTwice:       t.Get("keys_twice", "queue"),
+
+		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
+		forgetHours: t.Get("forget_hours", "before"),
+		clock:       t.Get("clock", ""),
+		hours:       t.Get("hours", "queue"),
 
 		count: each("count", "queue limit", states...),
 		purge: each("purge", "queue limit after_first after_second", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead),

@@ -305,3 +305,12 @@ func (t *tx) count(queue string, state backends.State, limit int64) (n int64, er
 	}, queue, limit)
 	return n, err
 }
+
+// Hours implements core.Reader.
+func (t *tx) Hours(_ context.Context, queue string) (all []backends.HourTotals, err error) {
+	err = t.query(t.sql.hours, func(r row) error {
+		all = append(all, core.HourOf(r.text(1), func(column int) int64 { return r.int(column) }))
+		return nil
+	}, queue)
+	return all, err
+}

@@ -32,6 +32,8 @@ type statements struct {
 	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed        string
 	countDone, countDead, oldestReady, oldestClaimed, place, peekSamePriority, peekReady, peekScheduled, peekClaimed, peekDone string
 	newestDone, peekDead, newestDead, size, view, failures, held, deadKeys                                                     string
+	// sql/history.sql
+	addHour, forgetHours, hours string
 
 	all []string
 }
@@ -127,6 +129,10 @@ var render = sync.OnceValue(func() *statements {
 		failures:         t.Get("failures", "job"),
 		held:             t.Get("held", "owner after limit"),
 		deadKeys:         t.Get("dead_keys", "now queue"),
+
+		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
+		forgetHours: t.Get("forget_hours", "before"),
+		hours:       t.Get("hours", "queue"),
 	}
 	s.all = t.Done()
 	return s

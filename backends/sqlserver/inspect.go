@@ -220,3 +220,14 @@ func (q inspection) ClaimedBy(ctx context.Context, owner backends.Identity, afte
 	})}})
 	return all, err
 }
+
+// Hours implements core.Reader.
+func (q inspection) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
+	err = q.once(ctx, call{q.sql.hours, []any{queue}, []reader{each(func(rows *sql.Rows) error {
+		var h backends.HourTotals
+		err := rows.Scan(core.HourColumns(&h)...)
+		all = append(all, h)
+		return err
+	})}})
+	return all, err
+}

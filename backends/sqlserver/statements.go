@@ -68,6 +68,7 @@ type statements struct {
 	peekClaimed, peekFinished, peekNewest  *piece
 	retryIDs, retryFrom, keysTaken         *piece
 	change, delete, pause, resume          *piece
+	addHour, forgetHours, clock, hours     *piece
 	zone, line, brief, describe            *piece
 	count, purge                           map[backends.State]*piece
 	all                                    []*piece
@@ -110,6 +111,7 @@ func render(schema string) *statements {
 	s.keyHolder, s.peekNewest = get("key_holder"), get("peek_newest")
 	s.retryIDs, s.retryFrom, s.keysTaken = get("retry_ids"), get("retry_from"), get("keys_taken")
 	s.zone, s.line, s.brief, s.describe = get("adopt_zone"), get("adopt_line"), get("adopt_brief"), get("describe")
+	s.addHour, s.forgetHours, s.clock, s.hours = get("add_hour"), get("forget_hours"), get("clock"), get("hours")
 	s.describe.adopted, s.brief.adopted = true, true
 	s.change, s.delete, s.pause, s.resume = get("change"), get("delete"), get("pause"), get("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)

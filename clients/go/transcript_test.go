@@ -195,7 +195,7 @@ func (p *replay) write(e *end, body []byte, rep *protocol.Reply) {
 var numbers = []string{"generation", "uptime_ms", "failed_at",
 	"attempt", "max_attempts", "fence", "priority", "enqueued_at", "run_at", "claimed_at", "finished_at", "at",
 	"retry_ms", "oldest_ready_ms", "oldest_claimed_ms", "timeout_ms", "ready", "scheduled", "claimed", "dead", "done", "count", "index",
-	"heartbeat_age_ms",
+	"heartbeat_age_ms", "since",
 }
 
 // concrete replaces the patterns of a message by values.
@@ -237,7 +237,7 @@ func (p *replay) value(key, s string) any {
 	switch {
 	case slices.Contains(numbers, key):
 		v = json.Number(strconv.Itoa(len(p.vars) + 1))
-	case key == "queues":
+	case key == "queues" || key == "history":
 		v = []any{}
 	case key == "job" || key == "jobs": // if only the reply to an enqueue has a pattern
 		v = map[string]any{"id": v}

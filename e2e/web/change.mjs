@@ -1,6 +1,6 @@
 // Scenarios of an operator who changes something.
 import assert from "node:assert/strict";
-import { cell, shows } from "./site.mjs";
+import { cell, phone, shows } from "./site.mjs";
 
 // live watches a queue on one page, and pauses and resumes it on another. A worker takes its jobs.
 export async function live(site) {
@@ -88,6 +88,69 @@ export async function retryFew(site) {
   await shows(page, "#task dd", "3 jobs");
   const after = await site.stat("fails");
   assert.deepEqual([after.ready, after.dead], [4, 2]);
+}
+
+// selectJobs selects dead jobs with the keyboard and on a phone. One of them is gone by then, which the page names.
+export async function selectJobs(site, { jobs }) {
+  const page = await site.login();
+  await page.goto(site.base + "/queue?name=chosen&state=dead");
+  const status = page.locator("[data-selected]"), retry = page.getByRole("button", { name: "Retry", exact: true });
+  await shows(page, "[data-selected]", "0 selected:");
+  assert.equal(await retry.isDisabled(), true);
+  await page.getByLabel("Select job " + jobs.chosen).focus();
+  await page.keyboard.press("Space");
+  await shows(page, "[data-selected]", "1 selected:");
+  await page.getByLabel("Select all jobs of this page").focus();
+  await page.keyboard.press("Space");
+  await shows(page, "[data-selected]", "4 selected:");
+  await page.keyboard.press("Space");
+  await shows(page, "[data-selected]", "0 selected:");
+  assert.equal(await status.getAttribute("role"), "status");
+
+  const small = await site.login({ viewport: phone });
+  await small.goto(site.base + "/queue?name=chosen&state=dead");
+  await small.getByLabel("Select all jobs of this page").check();
+  await site.api("delete", { queue: "chosen", ids: [jobs.chosen] });
+  await small.getByRole("button", { name: "Retry", exact: true }).click();
+  await small.waitForURL((u) => u.pathname === "/task");
+  await shows(small, "#task dd", "3 jobs");
+  await shows(small, "#task tr", "it does not exist any more");
+  const { ready, dead } = await site.stat("chosen");
+  assert.deepEqual([ready, dead], [3, 0]);
+
+  await page.goto(site.base + "/?q=chosen");
+  await page.getByLabel("Select queue chosen").check();
+  await page.getByRole("button", { name: "Resume" }).click();
+  await shows(page, ".notice.ok", "Resumed. 1 queue.");
+  await page.locator('tr[data-key="chosen"] .pill.warn').waitFor({ state: "detached" });
+}
+
+// fourteenDays shows the hours of all sidecars on the first visit.
+export async function fourteenDays(site) {
+  const page = await site.login();
+  for (const path of ["/", "/queue?name=old"]) {
+    await page.goto(site.base + path);
+    await page.getByRole("img", { name: "jobs per hour: up to 1200 in, up to 900 out, up to 3 failed attempts" }).waitFor();
+    await page.getByRole("img", { name: "ready jobs in the last 14 days: 1 to 300" }).waitFor();
+    await page.getByRole("img", { name: /^run time of 95% of the runs in the last 14 days/ }).waitFor();
+  }
+}
+
+// ownName changes something as a user with a name. The page shows who it was.
+export async function ownName(site, { ada }) {
+  const page = await (await site.context()).newPage();
+  await page.goto(site.base + "/login");
+  await page.fill("#token", ada);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await shows(page, ".who", "ada can change");
+  await site.api("enqueue", { queue: "named", payload: "x" });
+  await page.goto(site.base + "/queue?name=named");
+  await page.getByRole("button", { name: "Pause" }).click();
+  await shows(page, ".notice.ok", "Paused.");
+  await page.goto(site.base + "/tasks");
+  const rows = await page.locator("#changes tbody tr").allInnerTexts();
+  assert.match(rows[0], /ada\s+pause\s+named/);
+  assert.match(rows[1], /no name\s+enqueue\s+named/);
 }
 
 // retryAll retries all dead jobs of a queue, and uses other pages until that has ended.

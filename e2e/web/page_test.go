@@ -7,14 +7,18 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 const (
-	token = "0123456789abcdef0123456789abcdef"
-	html  = `<script>window.ran = 1</script><img src="/x" onerror="window.ran = 2">`
+	token    = "0123456789abcdef0123456789abcdef"
+	adaToken = "fedcba9876543210fedcba9876543210"
+	html     = `<script>window.ran = 1</script><img src="/x" onerror="window.ran = 2">`
 )
 
 // pageOf starts a sidecar with a web page, and returns it and the page's address.
@@ -28,13 +32,17 @@ func pageWith(t *testing.T, s *kit.Site, name, access, options string) (*kit.Sid
 	t.Helper()
 	file := filepath.Join(s.Dir, "token")
 	port, err := local.FreePort()
+	ada := filepath.Join(s.Dir, "ada")
 	if err == nil {
 		err = os.WriteFile(file, []byte(token+"\n"), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(ada, []byte(adaToken+"\n"), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Extra = fmt.Sprintf("admin: {listen: 127.0.0.1:%s, token_file: %s, access: %s%s}\n", port, file, access, options)
+	s.Extra = fmt.Sprintf("admin: {listen: 127.0.0.1:%s, token_file: %s, users: {ada: %s}, access: %s%s}\n", port, file, ada, access, options)
 	s.Queues = "  \"*\": {retention: {done: 1h}, max_attempts: 1}\n"
 	return s.Start(name), "http://127.0.0.1:" + port
 }
@@ -72,6 +80,8 @@ func store(t *testing.T, sc *kit.Sidecar) map[string]string {
 	jobs := map[string]string{}
 	kill(c, "fails", "no such user 17", payloads(4)...) // retryFew retries the first one
 	jobs["dead"] = kill(c, "fails", "timeout after 30 s", payloads(2)...)[0]
+	jobs["chosen"] = kill(c, "chosen", "no", payloads(4)...)[1]
+	c.Must(kit.Msg{"op": "pause", "queue": "chosen"})
 	jobs["html"] = kill(c, "hostile", html, kit.Msg{"payload": html, "key": html, "headers": map[string]string{"x": html}})[0]
 	noise := make([]byte, 3000)
 	_, _ = rand.Read(noise) // it never fails
@@ -119,8 +129,8 @@ func usePage(t *testing.T, s *kit.Site) {
 		c.Must(kit.Msg{"op": "enqueue", "jobs": some})
 	}
 	sc.Work("live", "--", "cat")
-	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk, "keys": keys}
-	browse(t, s, input, "login", "logoutBesideEvents", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "retryFew", "retryAll")
+	input := map[string]any{"base": base, "token": token, "ada": adaToken, "jobs": jobs, "html": html, "bulk": bulk, "keys": keys}
+	browse(t, s, input, "login", "logoutBesideEvents", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "selectJobs", "ownName", "retryFew", "retryAll")
 
 	_, input["base"] = pageOf(t, s, "b", "read")
 	browse(t, s, input, "readOnly")
@@ -131,7 +141,28 @@ func TestAccessibility(t *testing.T) {
 	s := kit.NewSite(t)
 	sc, base := pageOf(t, s, "a", "write")
 	jobs := store(t, sc)
-	browse(t, s, map[string]any{"base": base, "token": token, "jobs": jobs}, "accessible")
+	oldHours(t, s)
+	browse(t, s, map[string]any{"base": base, "token": token, "jobs": jobs}, "fourteenDays", "accessible")
+}
+
+// oldHours stores what other sidecars did to the queue "old" in the last 300 hours.
+func oldHours(t *testing.T, s *kit.Site) {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), sqlite.Options{Path: s.File()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	now := time.Now()
+	var rows []backends.HourTotals
+	for ago := int64(1); ago <= 300; ago++ {
+		h := backends.HourTotals{Hour: backends.HourOf(now) - ago, Queue: "old", Totals: backends.Totals{Ready: ago, Enqueued: 900 + ago, Acked: 900, Failed: 3}}
+		h.Runs[5] = 900
+		rows = append(rows, h)
+	}
+	if err := db.AddHistory(t.Context(), now, rows); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestBudget checks the size of the page's first load with 1,000 queues.

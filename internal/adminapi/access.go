@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,31 +32,35 @@ const (
 type client struct {
 	from string // its address, or its user and process
 	auth string
+	user User   // zero: it did not authenticate
 	csrf string // the token that its changes need; empty: none
 
 	stopping <-chan struct{} // see Server.Stopping; nil: never
 }
 
 // canRead reports whether the client can use the API and the page.
-func (r *rules) canRead(c client) bool { return r.Token == "" || c.auth != authNone }
+func (r *rules) canRead(c client) bool { return len(r.Users) == 0 || r.has(c) }
+
+// has reports whether the client authenticated as a user that there still is, with the token that it still has.
+func (r *rules) has(c client) bool { return c.auth != authNone && slices.Contains(r.Users, c.user) }
 
 // canChange reports whether the client can change something.
-func (r *rules) canChange(c client) bool { return r.Write && r.Token != "" && c.auth != authNone }
+func (r *rules) canChange(c client) bool { return r.Write && r.has(c) }
 
 // forbidsChange returns the error for a client that can't change something, or nil.
 func (r *rules) forbidsChange(c client) *protocol.Error {
 	switch {
 	case r.canChange(c):
 		return nil
-	case !r.Write || r.Token == "":
-		return protocol.Errorf(protocol.CodeForbidden, "the admin listener only serves reads: set admin.access: write and admin.token_file in the sidecar's config to permit changes")
+	case !r.Write || len(r.Users) == 0:
+		return protocol.Errorf(protocol.CodeForbidden, "the admin listener only serves reads: set admin.access: write, and admin.token_file or admin.users, in the sidecar's config to permit changes")
 	}
 	return errNoToken()
 }
 
 // errNoToken is the error of a client that did not authenticate.
 func errNoToken() *protocol.Error {
-	return protocol.Errorf(protocol.CodeForbidden, "the request has no valid token: send the content of admin.token_file as Authorization: Bearer TOKEN")
+	return protocol.Errorf(protocol.CodeForbidden, "the request has no valid token: send that of admin.token_file, or your own of admin.users, as Authorization: Bearer TOKEN")
 }
 
 type clientKey struct{}
@@ -72,40 +77,57 @@ func clientOf(ctx context.Context) client {
 // because it authenticates without a cookie), and a name of the sender, for people.
 func (s *Server) Access(r *http.Request) (canChange bool, csrf, actor string) {
 	c := clientOf(r.Context())
-	return s.rules.Load().canChange(c), c.csrf, c.from + " (" + c.auth + ")"
+	actor = c.from + " (" + c.auth + ")"
+	if c.user.Name != "" {
+		actor = c.user.Name + ", " + actor
+	}
+	return s.rules.Load().canChange(c), c.csrf, actor
 }
+
+// User returns the name of the sender of a request. It is empty if it has none.
+func (s *Server) User(r *http.Request) string { return clientOf(r.Context()).user.Name }
 
 // identify finds out who sent a request.
 func (r *rules) identify(req *http.Request) client {
 	c := client{from: req.RemoteAddr, auth: authNone}
-	if r.Token == "" {
-		return c
-	}
 	if token, ok := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer "); ok {
-		if r.isToken(strings.TrimSpace(token)) {
-			c.auth = authToken
+		if u, ok := r.userWith(strings.TrimSpace(token)); ok {
+			c.auth, c.user = authToken, u
 		}
 		return c
 	}
-	if cookie, err := req.Cookie(r.cookieName()); err == nil && r.isCookie(cookie.Value, time.Now()) {
-		c.auth, c.csrf = authCookie, r.csrf(cookie.Value)
+	for _, u := range r.Users {
+		if cookie, err := req.Cookie(u.cookieName()); err == nil && u.isCookie(cookie.Value, time.Now()) {
+			c.auth, c.user, c.csrf = authCookie, u, u.csrf(cookie.Value)
+			return c
+		}
 	}
 	return c
 }
 
-// isToken compares in constant time. The hashes have the same length.
-func (r *rules) isToken(s string) bool {
-	got, want := sha256.Sum256([]byte(s)), sha256.Sum256([]byte(r.Token))
-	return hmac.Equal(got[:], want[:])
+// User is someone who has a token.
+type User struct {
+	Name string   // empty: the token of admin.token_file, which names no one
+	hash [32]byte // of the token, which is not kept
 }
 
-// cookieKey derives the key of cookies from the token: a new token makes all cookies invalid, and a restart none.
-func cookieKey(token string) []byte {
-	if token == "" {
-		return nil
+// NewUser returns the user with a token.
+func NewUser(name, token string) User { return User{name, sha256.Sum256([]byte(token))} }
+
+// userWith returns the user with a token. It compares with the tokens of all in constant time, whichever it finds.
+func (r *rules) userWith(token string) (found User, ok bool) {
+	got := sha256.Sum256([]byte(token))
+	for _, u := range r.Users {
+		if hmac.Equal(got[:], u.hash[:]) {
+			found, ok = u, true
+		}
 	}
-	return sign([]byte(token), "qsidecar admin cookies")
+	return found, ok
 }
+
+// key derives the key of a user's cookies from the name and the token: with another token or name, the user's cookies are invalid. A restart
+// ends none.
+func (u User) key() []byte { return sign(u.hash[:], "qsidecar admin cookies of "+u.Name) }
 
 func sign(key []byte, text string) []byte {
 	m := hmac.New(sha256.New, key)
@@ -115,27 +137,27 @@ func sign(key []byte, text string) []byte {
 
 // cookieName depends on the key, because browsers send a cookie to all ports of a host: sidecars with different tokens
 // must not overwrite each other's.
-func (r *rules) cookieName() string { return "qsidecar_" + hex.EncodeToString(sign(r.key, "name")[:4]) }
+func (u User) cookieName() string { return "qsidecar_" + hex.EncodeToString(sign(u.key(), "name")[:4]) }
 
 // csrf returns the token that changes with this cookie need.
-func (r *rules) csrf(cookie string) string {
-	return base64.RawURLEncoding.EncodeToString(sign(r.key, "csrf "+cookie))
+func (u User) csrf(cookie string) string {
+	return base64.RawURLEncoding.EncodeToString(sign(u.key(), "csrf "+cookie))
 }
 
 // newCookie returns a cookie's value: when it expires and a random number, and their signature.
-func (r *rules) newCookie(now time.Time) string {
+func (u User) newCookie(now time.Time) string {
 	raw := make([]byte, 24)
 	binary.BigEndian.PutUint64(raw, uint64(now.Add(cookieLifetime).Unix()))
 	rand.Read(raw[8:]) // never fails (crypto/rand)
 	text := base64.RawURLEncoding.EncodeToString(raw)
-	return text + "." + base64.RawURLEncoding.EncodeToString(sign(r.key, "cookie "+text))
+	return text + "." + base64.RawURLEncoding.EncodeToString(sign(u.key(), "cookie "+text))
 }
 
 // isCookie reports whether newCookie returned the value, less than cookieLifetime ago.
-func (r *rules) isCookie(value string, now time.Time) bool {
+func (u User) isCookie(value string, now time.Time) bool {
 	text, mac, _ := strings.Cut(value, ".")
 	got, err := base64.RawURLEncoding.DecodeString(mac)
-	if err != nil || !hmac.Equal(got, sign(r.key, "cookie "+text)) {
+	if err != nil || !hmac.Equal(got, sign(u.key(), "cookie "+text)) {
 		return false
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)

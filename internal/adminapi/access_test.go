@@ -30,7 +30,7 @@ func TestRefusals(t *testing.T) {
 		"no token for a read":             {writable, "/api/v1/status", nil, 401, "Bearer TOKEN"},
 		"another token":                   {writable, pause, []string{"Authorization", "Bearer " + token + "x"}, 401, "no valid token"},
 		"another scheme":                  {writable, pause, []string{"Authorization", "Basic " + token}, 401, "no valid token"},
-		"a forged cookie":                 {writable, pause, []string{"Cookie", (&rules{key: cookieKey(token)}).cookieName() + "=AAAA.AAAA"}, 401, "no valid token"},
+		"a forged cookie":                 {writable, pause, []string{"Cookie", NewUser("", token).cookieName() + "=AAAA.AAAA"}, 401, "no valid token"},
 		"off":                             {off, pause, []string{"Authorization", bearer}, 404, "admin.access"},
 		"another name of the address":     {writable, pause, []string{"Authorization", bearer, "Host", "evil.example"}, 421, "evil.example"},
 		"no such operation":               {writable, "/api/v1/claim", []string{"Authorization", bearer}, 404, "unknown_op"},
@@ -146,14 +146,14 @@ func TestCookie(t *testing.T) {
 	x.send(http.MethodPost, "/logout", "csrf_token="+csrf, "Cookie", again, "Content-Type", form).want(t, "a reader's logout", http.StatusSeeOther, "")
 
 	changed := writable
-	changed.Token = "another-token-0123456"
+	changed.Users = []User{NewUser("", "another-token-0123456")}
 	x.Configure(changed)
 	x.send(http.MethodGet, "/api/v1/stats", "", "Cookie", cookie).want(t, "a cookie of the old token", 401, "")
 	x.op("stats", "{}").want(t, "the old token", 401, "")
 }
 
 func TestCookieExpires(t *testing.T) {
-	r := &rules{key: cookieKey(token)}
+	r := NewUser("", token)
 	now := time.Now()
 	cookie := r.newCookie(now)
 	for _, c := range []struct {
@@ -245,7 +245,7 @@ func TestProxy(t *testing.T) {
 		value := cookie[strings.Index(cookie, "=")+1:]
 		for _, prefix := range []string{c.prefix, ""} {
 			x.send(http.MethodGet, prefix+"/queue?name=a%2Fb", "", "Host", c.host, "Cookie", cookie).want(t, "a page", 200, "/queue?name=a%2Fb")
-			x.send(http.MethodPost, prefix+"/do", "csrf_token="+x.rules.Load().csrf(value), append(header, "Cookie", cookie)...).want(t, "a form", 200, "/do")
+			x.send(http.MethodPost, prefix+"/do", "csrf_token="+NewUser("", token).csrf(value), append(header, "Cookie", cookie)...).want(t, "a form", 200, "/do")
 			x.send(http.MethodGet, prefix+"/api/v1/stats", "", "Host", c.host, "Cookie", cookie).want(t, "the API", 200, `"ok":true`)
 		}
 		if c.prefix != "" {
@@ -254,6 +254,6 @@ func TestProxy(t *testing.T) {
 			}
 		}
 		evil := slices.Concat(header, []string{"Cookie", cookie, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"})
-		x.send(http.MethodPost, c.prefix+"/do", "csrf_token="+x.rules.Load().csrf(value), evil...).want(t, "another site's form", 403, "another site")
+		x.send(http.MethodPost, c.prefix+"/do", "csrf_token="+NewUser("", token).csrf(value), evil...).want(t, "another site's form", 403, "another site")
 	}
 }

@@ -183,7 +183,7 @@ func TestStreamOfOldRules(t *testing.T) {
 	streams := make(chan (<-chan struct{}), 1)
 	x = start(t, writable, func(_ http.ResponseWriter, r *http.Request) {
 		changed := writable
-		changed.Token += "-new"
+		changed.Users = []User{NewUser("", token+"-new")}
 		x.Configure(changed)
 		streams <- x.Stopping(r.Context())
 	})

@@ -134,7 +134,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"enqueue", `{"queue":"q","payload_b64":"AA==","run_at":1}`},
 		{"enqueue", `{"id":1,"jobs":[{` + job + `},{"queue":"q","payload_b64":"/w==","run_at":1}]}`},
 		{"stats", `{"id":1}`}, {"stats", `{"id":1,"queue":"q"}`},
-		{"status", `{"id":1}`}, {"fleet", `{"id":1}`},
+		{"status", `{"id":1}`}, {"fleet", `{"id":1}`}, {"history", `{"id":1}`}, {"history", `{"queue":"q"}`},
 		{"peek", `{"id":1,"queue":"q","state":"ready","max":10}`}, {"peek", `{"ids":["1"]}`},
 		{"peek", `{"queue":"q","key":"k"}`}, {"peek", `{"queue":"q","state":"ready","key":"k","text":"p","headers":{"h":"v"},"max":1}`}, {"peek", `{"queue":"q","state":"dead","newest":true}`},
 		{"pause", `{"id":1,"queue":"q"}`}, {"resume", `{"id":1,"queue":"q"}`},

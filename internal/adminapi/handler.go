@@ -169,12 +169,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
 		refuse(w, r, 0, bodyError(err))
 		return
 	}
-	if rules.Token == "" || !rules.isToken(strings.TrimSpace(r.PostForm.Get("token"))) {
+	user, ok := rules.userWith(strings.TrimSpace(r.PostForm.Get("token")))
+	if !ok {
 		s.logDenied(r.RemoteAddr, "login with a wrong token")
 		webpath.Redirect(w, r, loginPage(webpath.Local(r.PostForm.Get("next")), true))
 		return
 	}
-	http.SetCookie(w, rules.cookie(r, rules.newCookie(time.Now()), int(cookieLifetime/time.Second)))
+	rules.forgetLogins(w, r)
+	http.SetCookie(w, user.cookie(r, user.newCookie(time.Now()), int(cookieLifetime/time.Second)))
 	webpath.Redirect(w, r, webpath.Local(r.PostForm.Get("next")))
 }
 
@@ -191,18 +193,25 @@ func loginPage(next string, failed bool) string {
 }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if rules := s.rules.Load(); rules.Token != "" {
-		http.SetCookie(w, rules.cookie(r, "", -1))
-	}
+	s.rules.Load().forgetLogins(w, r)
 	webpath.Redirect(w, r, "/login")
+}
+
+// forgetLogins deletes the cookies that a browser sent, because it can have logged in as several users.
+func (r *rules) forgetLogins(w http.ResponseWriter, req *http.Request) {
+	for _, u := range r.Users {
+		if _, err := req.Cookie(u.cookieName()); err == nil {
+			http.SetCookie(w, u.cookie(req, "", -1))
+		}
+	}
 }
 
 // cookie returns the cookie for the answer to /login or /logout. It has no path: a browser takes that of the request without
 // its last part, which is the root of the page below any prefix.
-func (r *rules) cookie(req *http.Request, value string, maxAge int) *http.Cookie {
+func (u User) cookie(req *http.Request, value string, maxAge int) *http.Cookie {
 	secure := strings.HasPrefix(req.Header.Get("Origin"), "https:") // a browser that reaches the page by TLS
 	//nolint:gosec // Secure only if the browser can use it: the listener has no TLS
-	return &http.Cookie{Name: r.cookieName(), Value: value, MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	return &http.Cookie{Name: u.cookieName(), Value: value, MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }

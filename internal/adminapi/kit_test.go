@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const token = "a-token-of-a-test-0123"
 
 // writable are rules that permit everything with the token.
-var writable = Rules{Write: true, Token: token, MaxFrame: protocol.DefaultMaxFrame}
+var writable = Rules{Write: true, Users: []User{NewUser("", token)}, MaxFrame: protocol.DefaultMaxFrame}
 
 // sidecar is a running bridge with its API.
 type sidecar struct {

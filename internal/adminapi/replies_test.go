@@ -25,7 +25,9 @@ func TestDocumentHasAllReplyFields(t *testing.T) {
 		protocol.OpStats:   {Queues: []protocol.QueueStat{{Queue: "q", Paused: true, Approx: true, Enqueued: n, Acked: n}}},
 		protocol.OpCheck:   {Findings: []protocol.Finding{{Database: "d", Severity: "info", Topic: "t", Text: "t", Fix: "f"}}},
 		protocol.OpFleet:   {Sidecars: []protocol.Sidecar{{Database: "d", Sidecar: "1", Name: "n", Version: "v", State: protocol.SidecarLate, Leases: n, StatsLeader: true, Self: true}}},
-		protocol.OpConfig:  {Config: &protocol.Config{Settings: []string{"a: b"}, Reloads: []protocol.Reload{{At: 1, Generation: 2, Changes: []string{"c"}, Error: "e"}}}},
+		protocol.OpHistory: {History: []protocol.QueueHistory{{Queue: "q", Since: 1, Minutes: []protocol.HistoryPoint{{At: 1, Ready: n, Enqueued: 1, Acked: 1, Failed: 1, Runs: 1, RunP50MS: n, RunP95MS: n}},
+			Hours: []protocol.HistoryPoint{{At: 1}}}, {Minutes: []protocol.HistoryPoint{}}}},
+		protocol.OpConfig: {Config: &protocol.Config{Settings: []string{"a: b"}, Reloads: []protocol.Reload{{At: 1, Generation: 2, Changes: []string{"c"}, Error: "e"}}}},
 		protocol.OpStatus: {Status: &protocol.Status{
 			ConfigError: "e", FailedAt: n, Admin: "a", Sockets: []protocol.SocketStatus{{Path: "p"}},
 			Databases: []protocol.DatabaseStatus{{Name: "n", Cluster: "c", Error: "e", ReplicaError: "r", Draining: true, ObstacleCount: 1,

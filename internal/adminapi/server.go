@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +36,7 @@ type Options struct {
 type Rules struct {
 	Off          bool   // neither the API nor the page is served
 	Write        bool   // clients with the token can change something
-	Token        string // empty: no client can change something, and reading needs no token
+	Users        []User // those with a token; nil: no client can change something, and reading needs no token
 	HidePayloads bool   // see Server.PayloadsHidden
 	MaxFrame     int    // size limit of a request's body: max_frame of the config
 
@@ -58,18 +60,50 @@ type Server struct {
 
 	mu      sync.Mutex
 	streams chan struct{} // see Stopping
+	changes []Change      // the newest last
+}
+
+// Change is a change that a client of the API or the page sent.
+type Change struct {
+	At         time.Time
+	User, From string // User is empty for the token of admin.token_file
+	Op         protocol.Op
+	Queue      string
+	Count      protocol.Opt[int64] // jobs that were changed
+	Error      string
+}
+
+// maxChanges is how many changes are remembered. The log has all of them.
+const maxChanges = 200
+
+// Changes returns the last changes, the newest first.
+func (s *Server) Changes() []Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.changes)
+	slices.Reverse(all)
+	return all
+}
+
+// remember adds a change to the list.
+func (s *Server) remember(c Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes = append(s.changes, c)
+	if len(s.changes) > maxChanges {
+		s.changes = slices.Delete(s.changes, 0, len(s.changes)-maxChanges)
+	}
 }
 
 // rules are Rules with what follows from them.
 type rules struct {
 	Rules
-	key         []byte                      // signs cookies; nil without a token
 	originHost  string                      // of Origin
 	crossOrigin *http.CrossOriginProtection // refuses requests that another site's page makes a browser send
 }
 
 func newRules(r Rules) *rules {
-	all := &rules{Rules: r, key: cookieKey(r.Token), crossOrigin: http.NewCrossOriginProtection()}
+	all := &rules{Rules: r, crossOrigin: http.NewCrossOriginProtection()}
 	if u, err := url.Parse(r.Origin); err == nil && r.Origin != "" && all.crossOrigin.AddTrustedOrigin(r.Origin) == nil {
 		all.originHost = u.Hostname()
 	}
@@ -99,7 +133,7 @@ func (s *Server) Configure(r Rules) {
 	if was.MaxFrame != r.MaxFrame {
 		s.sessions.renew() // a session keeps the limits that it began with
 	}
-	if was.Rules != r {
+	if !reflect.DeepEqual(was.Rules, r) {
 		s.EndStreams()
 	}
 }
@@ -164,7 +198,7 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 
 // ops are the operations of the API, and whether each changes something.
 var ops = map[protocol.Op]bool{
-	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpCheck: false,
+	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false,
 	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpPurge: true,
 	protocol.OpPause: true, protocol.OpResume: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
@@ -181,18 +215,25 @@ func hidePayloads(views []protocol.JobView) {
 
 // logChange logs a change, also one that failed, because a part of it can be done.
 func (s *Server) logChange(who client, req *protocol.Request, reply *protocol.Reply, err error) {
+	c := Change{At: time.Now(), User: who.user.Name, From: who.from, Op: req.Op, Queue: queueOf(req)}
 	log := s.log.With("op", req.Op, "by", who.from, "auth", who.auth)
-	if queue := queueOf(req); queue != "" {
-		log = log.With("queue", queue)
+	if c.User != "" {
+		log = log.With("user", c.User)
 	}
+	if c.Queue != "" {
+		log = log.With("queue", c.Queue)
+	}
+	defer func() { s.remember(c) }()
 	if err != nil {
+		c.Error = err.Error()
 		log.Warn("admin change failed", "event", "admin_change_failed", "error", err)
 		return
 	}
-	if reply.Count.Set {
-		log = log.With("count", reply.Count.Value)
-	} else if req.Op == protocol.OpEnqueue {
-		log = log.With("count", max(1, len(reply.EnqueuedAll)))
+	if c.Count = reply.Count; req.Op == protocol.OpEnqueue {
+		c.Count = protocol.Some(int64(max(1, len(reply.EnqueuedAll))))
+	}
+	if c.Count.Set {
+		log = log.With("count", c.Count.Value)
 	}
 	log.Info("admin change", "event", "admin_change")
 }

@@ -35,7 +35,7 @@ func Host(c *config.Config) (found backends.Findings) {
 			found.AddWarning("socket", path+": its path cannot be examined: "+err.Error(), "run check as the user that serve runs as")
 		}
 	}
-	if _, err := c.Admin.ReadToken(); err != nil {
+	if _, err := c.Admin.ReadTokens(); err != nil {
 		found.AddError("admin", err.Error(), "correct the file, or see that the user that runs serve can read it")
 	}
 	if text, do := c.Admin.Advice(); text != "" {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +29,10 @@ type Admin struct {
 	// Access is what clients of the API and the page can do.
 	Access adminAccess `yaml:"access"`
 	// TokenFile contains the token that changes need, and that all requests need if it is set.
-	TokenFile string        `yaml:"token_file"`
-	Payloads  adminPayloads `yaml:"payloads"`
+	TokenFile string `yaml:"token_file"`
+	// Users are files with tokens by the names of the users who have them.
+	Users    map[string]string `yaml:"users"`
+	Payloads adminPayloads     `yaml:"payloads"`
 	// BaseURL is the address at which a proxy serves the API and the page.
 	BaseURL baseURL `yaml:"base_url"`
 	// QueueLabels limits how many queues that no config names have their own metrics.
@@ -142,12 +146,20 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 	if c.Listen == "" && c.BaseURL != "" {
 		bad("admin.base_url", "it needs an admin.listen, which the proxy connects to")
 	}
+	for name, file := range c.Users {
+		if !userName.MatchString(name) {
+			bad("admin.users", "%q is not a user's name: it has 1 to 64 letters, digits and . _ @ + -", name)
+		}
+		if file == "" {
+			bad("admin.users."+name, "it needs the path of a file with a token")
+		}
+	}
 	switch {
-	case c.TokenFile != "":
+	case c.hasToken():
 	case c.Access == "write":
-		bad("admin.access", "changes need a token: set admin.token_file too")
+		bad("admin.access", "changes need a token: set admin.token_file or admin.users too")
 	case c.Access == "read" && c.Listen.isPublic():
-		bad("admin.listen", "other hosts can reach %s, so the API and the page need a token: set admin.token_file, or admin.access: off to serve metrics and health only", c.Listen)
+		bad("admin.listen", "other hosts can reach %s, so the API and the page need a token: set admin.token_file or admin.users, or admin.access: off to serve metrics and health only", c.Listen)
 	}
 }
 
@@ -174,18 +186,44 @@ func (c Admin) LoopbackHost() string {
 // client lock the operators out.
 const minToken = 16
 
-// ReadToken returns the token in token_file, or "" if there is none.
-func (c Admin) ReadToken() (string, error) {
-	if c.TokenFile == "" {
-		return "", nil
+// userName is the form of a user's name, which stands in the log and on the page.
+var userName = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,64}$`)
+
+// hasToken reports whether requests need a token.
+func (c Admin) hasToken() bool { return c.TokenFile != "" || len(c.Users) > 0 }
+
+// ReadTokens returns the tokens by the names of their users. The token of token_file has the empty name.
+func (c Admin) ReadTokens() (map[string]string, error) {
+	all := map[string]string{}
+	var errs []error
+	read := func(name, key, file string) {
+		token, err := readToken(key, file)
+		errs = append(errs, err)
+		for _, other := range all {
+			if err == nil && other == token {
+				errs = append(errs, Errorf("%s: another user has the same token: each needs one of its own", key))
+			}
+		}
+		all[name] = token
 	}
-	text, err := readFile(c.TokenFile)
+	if c.TokenFile != "" {
+		read("", "admin.token_file", c.TokenFile)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Users)) {
+		read(name, "admin.users."+name, c.Users[name])
+	}
+	return all, errors.Join(errs...)
+}
+
+// readToken returns the token in a file.
+func readToken(key, file string) (string, error) {
+	text, err := readFile(file)
 	if err != nil {
-		return "", Errorf("admin.token_file cannot be read: %w", err)
+		return "", Errorf("%s cannot be read: %w", key, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", Errorf("admin.token_file: %s must contain one line of at least %d ASCII characters without spaces: write the output of `openssl rand -hex 32` into it", c.TokenFile, minToken)
+		return "", Errorf("%s: %s must contain one line of at least %d ASCII characters without spaces: write the output of `openssl rand -hex 32` into it", key, file, minToken)
 	}
 	return token, nil
 }
@@ -202,19 +240,19 @@ func (c Admin) Advice() (text, do string) {
 	case c.Listen.isPublic() && bool(c.Pprof):
 		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", c.Listen),
 			"switch pprof off, or listen on 127.0.0.1 or a Unix socket"
-	case c.Listen.isPublic() && c.TokenFile != "" && !c.IsOff():
+	case c.Listen.isPublic() && c.hasToken() && !c.IsOff():
 		return fmt.Sprintf("the token of %s is sent over the network without encryption, and other hosts can read the metrics, which need no token", c.Listen),
 			"listen on 127.0.0.1 behind a proxy with TLS, and see that only the monitoring and the operators get there"
 	case c.Listen.isPublic():
 		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
-	case c.BaseURL != "" && c.TokenFile == "" && !c.IsOff():
+	case c.BaseURL != "" && !c.hasToken() && !c.IsOff():
 		return fmt.Sprintf("every client that the proxy at %s lets through can read the jobs: reading needs no token there", c.BaseURL),
 			"set admin.token_file"
 	case strings.HasPrefix(string(c.BaseURL), "http:") && !c.IsOff():
 		return fmt.Sprintf("the token is sent to %s without encryption", c.BaseURL),
 			"let the proxy serve the page with TLS, and write https into admin.base_url"
-	case c.LoopbackHost() != "" && c.TokenFile == "" && !c.IsOff() && !c.HidesPayloads():
+	case c.LoopbackHost() != "" && !c.hasToken() && !c.IsOff() && !c.HidesPayloads():
 		return fmt.Sprintf("every user of this host can read the jobs, with their payloads, at %s: reading needs no token there", c.Listen),
 			"set admin.token_file, admin.payloads: hide or admin.access: off, or listen on a Unix socket"
 	}

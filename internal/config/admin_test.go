@@ -40,7 +40,7 @@ func TestAdminConfigErrors(t *testing.T) {
 		"admin: {listen: /a, mode: '0999'}":                   "admin.mode",
 		"admin: {listen: 9464, pprof: maybe}":                 "admin.pprof: it must be on or off",
 		"admin:\n  listen: 9464\n  listen: 9465\n  pprof: on": "listen",
-		"admin: {listen: 9464, access: write}":                "admin.access: changes need a token: set admin.token_file",
+		"admin: {listen: 9464, access: write}":                "admin.access: changes need a token: set admin.token_file or admin.users",
 		"admin: {listen: 9464, access: all}":                  "admin.access: \"all\" is not one of off, read, write",
 		"admin: {listen: 9464, payloads: some}":               "admin.payloads: \"some\" is not one of show, hide",
 		"admin: {listen: '0.0.0.0:9464'}":                     "admin.listen: other hosts can reach 0.0.0.0:9464",
@@ -75,13 +75,48 @@ func TestReadToken(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		token, err := Admin{TokenFile: file}.ReadToken()
+		tokens, err := Admin{TokenFile: file}.ReadTokens()
+		token := tokens[""]
 		if want == "" && (err != nil || token != "0123456789abcdef") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %q, %v; want %q", text, token, err, want)
 		}
 	}
-	if _, err := (Admin{TokenFile: file + "x"}).ReadToken(); err == nil || !strings.Contains(err.Error(), "admin.token_file cannot be read") {
+	if _, err := (Admin{TokenFile: file + "x"}).ReadTokens(); err == nil || !strings.Contains(err.Error(), "admin.token_file cannot be read") {
 		t.Errorf("a missing file: %v", err)
+	}
+}
+
+// TestUsers checks the names of users and their tokens.
+func TestUsers(t *testing.T) {
+	dir := t.TempDir()
+	for name, token := range map[string]string{"ada": "token-of-ada-0123", "bob": "token-of-bob-0123", "eve": "token-of-ada-0123", "short": "short"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		users []string
+		want  string // an error; empty: none
+	}{
+		{[]string{"ada", "bob"}, ""}, {[]string{"ada", "eve"}, "admin.users.eve: another user has the same token"},
+		{[]string{"ada", "short"}, "admin.users.short: "}, {[]string{"missing"}, "admin.users.missing cannot be read"},
+	} {
+		a := Admin{Users: map[string]string{}}
+		for _, name := range c.users {
+			a.Users[name] = filepath.Join(dir, name)
+		}
+		tokens, err := a.ReadTokens()
+		if c.want == "" && (err != nil || len(tokens) != 2 || tokens["bob"] != "token-of-bob-0123") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q: %v, %v; want %q", c.users, tokens, err, c.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"admin: {listen: 9464, access: write, users: {ada: /t}}": "", "admin: {listen: '0.0.0.0:9464', users: {ada@example.com: /t}}": "",
+		"admin: {listen: 9464, users: {'a da': /t}}": "is not a user's name", "admin: {listen: 9464, users: {ada: ''}}": "the path of a file with a token",
+	} {
+		if _, err := Parse("c.yaml", []byte(text), noEnv); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v; want %q", text, err, want)
+		}
 	}
 }
 

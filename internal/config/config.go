@@ -163,7 +163,7 @@ func defaultConfig() Config {
 		MaxFrame:     protocol.DefaultMaxFrame,
 		Limits:       limitsConfig{Connections: bridge.DefaultConnections, JobsPerConnection: bridge.DefaultJobsPerConnection, BufferMemory: bridge.DefaultBufferMemory, QueueNames: bridge.DefaultQueueNames},
 		Log:          Log{Level: "info", Format: "text"},
-		Admin:        Admin{Mode: defaultMode, Access: "read", Payloads: "show", QueueLabels: bridge.DefaultQueueLabels},
+		Admin:        Admin{Mode: defaultMode, Access: "read", Payloads: "show", Users: map[string]string{}, QueueLabels: bridge.DefaultQueueLabels},
 	}
 }
 

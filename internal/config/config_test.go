@@ -33,7 +33,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 	if got.Log != want.Log {
 		t.Errorf("log: %+v in the example, %+v by default", got.Log, want.Log)
 	}
-	if got.Admin != want.Admin {
+	if !reflect.DeepEqual(got.Admin, want.Admin) {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	if got.Traces != want.Traces {

@@ -56,6 +56,12 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 		secrets = append(secrets, file)
 		kinds[file] = "admin.token_file"
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Admin.Users)) {
+		if file := c.Admin.Users[name]; file != "" && !slices.Contains(secrets, file) {
+			secrets = append(secrets, file)
+			kinds[file] = "admin.users." + name
+		}
+	}
 	slices.Sort(secrets)
 	src.Files = append(slices.Clone(configs), secrets...)
 	src.config, src.Secrets = hash(configs), hash(secrets)

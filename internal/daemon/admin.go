@@ -63,7 +63,7 @@ type adminServer struct {
 func newAdmin(registry *prometheus.Registry, ready func(string) error, version string, log *slog.Logger) *admin {
 	a := &admin{registry: registry, makeSocketDir: ready, log: log}
 	a.api = adminapi.New(adminapi.Options{Serve: a.serveStream, Log: log, Page: func(api *adminapi.Server) http.Handler {
-		a.page = web.New(web.Options{Do: api.Do, Access: api.Access, StatusOf: adminapi.StatusOf, HidePayloads: api.PayloadsHidden, Stopping: api.Stopping, Version: version})
+		a.page = web.New(web.Options{Do: api.Do, Access: api.Access, User: api.User, Changes: func() []web.Change { return pageChanges(api.Changes()) }, StatusOf: adminapi.StatusOf, HidePayloads: api.PayloadsHidden, Stopping: api.Stopping, Version: version})
 		return a.page
 	}})
 	a.handler = a.routes()

@@ -3,25 +3,32 @@ package daemon
 import (
 	"context"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/qsidecar/qsidecar/internal/adminapi"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/internal/web"
 )
 
-// adminRules returns the rules of the API and the page. It reads the token's file.
+// adminRules returns the rules of the API and the page. It reads the files of the tokens.
 func adminRules(c *config.Config) (adminapi.Rules, error) {
-	token, err := c.Admin.ReadToken()
+	tokens, err := c.Admin.ReadTokens()
 	if err != nil {
 		return adminapi.Rules{}, err
+	}
+	var users []adminapi.User
+	for _, name := range slices.Sorted(maps.Keys(tokens)) {
+		users = append(users, adminapi.NewUser(name, tokens[name]))
 	}
 	host := c.Admin.LoopbackHost()
 	return adminapi.Rules{
 		Off:          c.Admin.IsOff(),
 		Write:        c.Admin.CanWrite(),
-		Token:        token,
+		Users:        users,
 		HidePayloads: c.Admin.HidesPayloads(),
 		MaxFrame:     int(c.MaxFrame),
 		AnyHost:      host == "", // a browser can't open a Unix socket, and elsewhere every request needs the token
@@ -29,6 +36,15 @@ func adminRules(c *config.Config) (adminapi.Rules, error) {
 		Origin:       c.Admin.BaseURL.Origin(),
 		Prefix:       c.Admin.BaseURL.Prefix(),
 	}, nil
+}
+
+// pageChanges converts the changes that the API lists for the page.
+func pageChanges(all []adminapi.Change) []web.Change {
+	list := make([]web.Change, len(all))
+	for i := range all {
+		list[i] = web.Change(all[i])
+	}
+	return list
 }
 
 // serveStream serves a session of the API.

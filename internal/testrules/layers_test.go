@@ -136,15 +136,16 @@ var bridgeArrows = []struct {
 	wire         bool
 }{
 	{"bridge", "session plan pipeline heartbeat lease depth metrics outbox permission quota wirejob", true}, // some in tests alone
-	{"session", "plan pipeline lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
+	{"session", "plan pipeline history lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
 	{"plan", "pipeline permission", true},
-	{"pipeline", "dispatch maintenance heartbeat lease backendref depth failurelog fairshare metrics quota", false},
+	{"pipeline", "dispatch maintenance heartbeat history lease backendref depth failurelog fairshare metrics quota", false},
 	{"dispatch", "quota", false},
 	{"maintenance", "heartbeat backendref metrics", false},
 	{"heartbeat", "lease backendref metrics quota", false},
 	{"lease", "metrics quota", false},
 	{"backendref", "", false},
 	{"depth", "", false},
+	{"history", "", false},
 	{"failurelog", "", false},
 	{"fairshare", "", false},
 	{"metrics", "", false},

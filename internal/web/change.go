@@ -18,13 +18,14 @@ const maxForm = 64 << 10
 
 // operation is a change as a form describes it.
 type operation struct {
-	Op    protocol.Op
-	Queue string
-	State protocol.State // purge
-	IDs   []string
-	All   bool   // retry or delete every dead job
-	Group string // retry or delete the dead jobs of this group
-	Back  string // the page to return to
+	Op     protocol.Op
+	Queue  string
+	State  protocol.State // purge
+	IDs    []string
+	Queues []string // pause and resume: several
+	All    bool     // retry or delete every dead job
+	Group  string   // retry or delete the dead jobs of this group
+	Back   string   // the page to return to
 
 	Priority string // change; empty: as before
 	Delay    string // change: milliseconds from now; empty: the time stays
@@ -33,7 +34,7 @@ type operation struct {
 // readOperation returns the operation of a form or an address.
 func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
-		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
+		IDs: v["id"], Queues: v["name"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
 		Priority: v.Get("priority"), Delay: v.Get("delay")}
 }
 
@@ -60,6 +61,10 @@ func (o *operation) What() string {
 		return fmt.Sprintf("Delete all %s jobs of queue %s", o.State, o.Queue)
 	case o.Group != "":
 		return fmt.Sprintf("%s the dead jobs of one group of queue %s", verb(o.Op), o.Queue)
+	case len(o.Queues) > 0:
+		return fmt.Sprintf("%s %s", verb(o.Op), plural(int64(len(o.Queues)), "selected queue"))
+	case len(o.IDs) > 0:
+		return fmt.Sprintf("%s %s of queue %s", verb(o.Op), plural(int64(len(o.IDs)), "selected job"), o.Queue)
 	case o.All:
 		return fmt.Sprintf("%s all dead jobs of queue %s", verb(o.Op), o.Queue)
 	}
@@ -67,8 +72,17 @@ func (o *operation) What() string {
 }
 
 func verb(op protocol.Op) string {
-	if op == protocol.OpRetry {
+	switch op {
+	case protocol.OpRetry:
 		return "Retry"
+	case protocol.OpReclaim:
+		return "Take back"
+	case protocol.OpChange:
+		return "Change"
+	case protocol.OpPause:
+		return "Pause"
+	case protocol.OpResume:
+		return "Resume"
 	}
 	return "Delete"
 }
@@ -122,7 +136,7 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 func (p *Page) allowed(w http.ResponseWriter, r *http.Request) bool {
 	canChange, csrf, _ := p.opts.Access(r)
 	if !canChange {
-		p.fail(w, r, http.StatusForbidden, "You can only look. To change something, log in with the token of admin.token_file; the config must have admin.access: write.")
+		p.fail(w, r, http.StatusForbidden, "You can only look. To change something, log in with the token of admin.token_file or your own of admin.users; the config must have admin.access: write.")
 		return false
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -155,9 +169,17 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		p.startTask(w, r, &o)
 		return
 	}
+	if len(o.Queues) > 0 && (o.Op == protocol.OpPause || o.Op == protocol.OpResume) {
+		p.changeQueues(w, r, &o)
+		return
+	}
 	req, err := p.request(r, &o)
 	if err != nil {
 		p.failed(w, r, "Nothing was changed", err)
+		return
+	}
+	if o.onJobs() {
+		p.changeJobs(w, r, &o, req)
 		return
 	}
 	rep, err := p.do(r, req)
@@ -180,6 +202,9 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 	case protocol.OpChange:
 		return o.changeRequest()
 	case protocol.OpPause, protocol.OpResume:
+		if o.Queue == "" {
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
+		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
 	case protocol.OpReload:
 		return &protocol.Request{Op: o.Op}, nil
@@ -245,6 +270,14 @@ func after(o *operation, rep *protocol.Reply) string {
 	return back.String()
 }
 
+// queuesText returns how many queues were paused or resumed, if it was more than the one of a page.
+func queuesText(op protocol.Op, n int64) string {
+	if n == 0 || op != protocol.OpPause && op != protocol.OpResume {
+		return ""
+	}
+	return " " + plural(n, "queue") + "."
+}
+
 // doneText returns the notice of a page after a change, from its address. An address can't contain other text.
 func doneText(q url.Values) string {
 	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
@@ -252,7 +285,7 @@ func doneText(q url.Values) string {
 	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
 			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + ".",
-			"Changed: " + plural(n, "job") + ". Only ready and scheduled jobs can be changed."}[i]
+			"Changed: " + plural(n, "job") + "."}[i] + queuesText(op, n)
 	}
 	return ""
 }

@@ -19,6 +19,10 @@
 // long as the last reading took, so it uses at most a twentieth of one connection, however many queues and browsers
 // there are.
 //
-// For an hour after the last visit it reads the statistics once a minute, so that the plots have no gap. The shared
-// reader of queue depths reads up to four times as often for the metrics. A sidecar whose page was never opened reads nothing.
+// The plots show what the sidecar recorded, also before the first visit: see the op history. The poller reads it every
+// 10 s, and the sidecar its hours at most once a minute.
+//
+// For an hour after the last visit it reads the statistics once a minute, so that the plots of ready jobs have no gap. The
+// shared reader of queue depths reads up to four times as often for the metrics. A sidecar whose page was never opened
+// reads nothing.
 package web

@@ -8,101 +8,82 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// plotPoints is the number of samples of a plot, one a minute.
-const plotPoints = 60
+const (
+	plotMinutes = 60
+	plotHours   = 14 * 24
+)
 
-// series holds a number for each minute of the last hour, the oldest first. −1: not read.
-type series [plotPoints]int32
+// series holds a number for each minute or hour of a time, the oldest first. −1: not known.
+type series []int32
 
-// plots are the series of a queue.
+// plots are what happened to the jobs of a queue in a time.
 type plots struct {
 	Ready series // jobs in the database
 	Rates rates
+	Run   series // 95% of the runs took at most that many milliseconds
+	in    string // "the last hour"
 }
 
-// rates are jobs a minute that this sidecar stored, and whose acks it committed.
-type rates struct{ In, Out series }
-
-// history holds the samples of all queues.
-type history map[string]*samples
-
-// samples are rings by minute.
-type samples struct {
-	ready, in, out  series
-	last            int64 // the minute of the newest sample
-	enqueued, acked protocol.Opt[int64]
+// rates are jobs a minute or an hour that were stored, that were acked, and attempts that failed.
+type rates struct {
+	In, Out, Failed series
+	per             string
+	here            bool // of this sidecar alone
 }
 
-func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
+// lastHour returns the plots of the last hour, which this sidecar counted.
+func lastHour(h *protocol.QueueHistory, now time.Time) plots {
+	p := plotsOf(h.Minutes, h.Since, now, time.Minute, plotMinutes)
+	p.in, p.Rates.per, p.Rates.here = "the last hour", "minute", true
+	return p
+}
 
-// add adds a sample of each queue, and forgets queues that had none for an hour.
-func (h history) add(stats []protocol.QueueStat, now time.Time) {
-	minute := minuteOf(now)
-	for i := range stats {
-		s := h[stats[i].Queue]
-		if s == nil {
-			s = &samples{last: minute - plotPoints}
-			h[stats[i].Queue] = s
+// lastDays returns the plots of the last 14 days, of all sidecars.
+func lastDays(h *protocol.QueueHistory, now time.Time) plots {
+	since := now.UnixMilli()
+	if len(h.Hours) > 0 {
+		since = h.Hours[0].At
+	}
+	p := plotsOf(h.Hours, since, now, time.Hour, plotHours)
+	p.in, p.Rates.per = "the last 14 days", "hour"
+	return p
+}
+
+// plotsOf returns the plots of the last n minutes or hours. What is missing since an instant did not happen. The rates of a
+// minute or an hour that isn't over are left out.
+func plotsOf(points []protocol.HistoryPoint, since int64, now time.Time, step time.Duration, n int) plots {
+	unknown := func() series {
+		s := make(series, n)
+		for i := range s {
+			s[i] = -1
 		}
-		s.add(&stats[i], minute)
+		return s
 	}
-	for name, s := range h {
-		if minute-s.last >= plotPoints {
-			delete(h, name)
+	p := plots{Ready: unknown(), Rates: rates{In: unknown(), Out: unknown(), Failed: unknown()}, Run: unknown()}
+	current := now.UnixMilli() / step.Milliseconds()
+	index := func(at int64) int { return int(at/step.Milliseconds()-current) + n - 1 }
+	for i := max(index(since), 0); i < n-1; i++ {
+		p.Rates.In[i], p.Rates.Out[i], p.Rates.Failed[i] = 0, 0, 0
+	}
+	for i := range points {
+		at := index(points[i].At)
+		if at < 0 || at >= n {
+			continue
+		}
+		p.Ready[at], p.Run[at] = small(points[i].Ready.Or(-1)), small(points[i].RunP95MS.Or(-1))
+		if at < n-1 {
+			p.Rates.In[at], p.Rates.Out[at], p.Rates.Failed[at] = small(points[i].Enqueued), small(points[i].Acked), small(points[i].Failed)
 		}
 	}
-}
-
-func (s *samples) add(q *protocol.QueueStat, minute int64) {
-	gap := minute - s.last
-	for m := max(s.last+1, minute-plotPoints+1); m <= minute; m++ {
-		s.ready[m%plotPoints], s.in[m%plotPoints], s.out[m%plotPoints] = -1, -1, -1
-	}
-	s.ready[minute%plotPoints] = small(q.Ready)
-	spread(&s.in, s.enqueued, q.Enqueued, minute, gap)
-	spread(&s.out, s.acked, q.Acked, minute, gap)
-	s.enqueued, s.acked, s.last = q.Enqueued, q.Acked, minute
-}
-
-// spread adds the growth of a counter to the minutes since it was read, evenly if there are several. A counter that
-// shrank began again with its sidecar.
-func spread(ring *series, before, after protocol.Opt[int64], minute, gap int64) {
-	if !before.Set || !after.Set || gap >= plotPoints {
-		return
-	}
-	grown := after.Value - before.Value
-	if grown < 0 {
-		grown = after.Value
-	}
-	gap = max(gap, 1)
-	for m := minute - gap + 1; m <= minute; m++ {
-		ring[m%plotPoints] = small(max(int64(ring[m%plotPoints]), 0) + grown/gap)
-	}
+	return p
 }
 
 func small(n int64) int32 { return int32(min(n, 1<<31-1)) }
 
-// of returns the plots of a queue up to now. The rate of a minute that isn't over is left out.
-func (h history) of(queue string, now time.Time) (out plots) {
-	s, minute := h[queue], minuteOf(now)
-	for i := range plotPoints {
-		m := minute - plotPoints + 1 + int64(i)
-		out.Ready[i], out.Rates.In[i], out.Rates.Out[i] = -1, -1, -1
-		if s == nil || m > s.last || m <= s.last-plotPoints {
-			continue
-		}
-		out.Ready[i] = s.ready[m%plotPoints]
-		if m < minute {
-			out.Rates.In[i], out.Rates.Out[i] = s.in[m%plotPoints], s.out[m%plotPoints]
-		}
-	}
-	return out
-}
-
 // The size of a plot, in its own units.
 const plotHeight = 20
 
-// Path returns the plot as the path of an SVG. Minutes without a sample are left out.
+// Path returns the plot as the path of an SVG. Times without a number are left out.
 func (s series) Path() string {
 	_, top := s.Range()
 	return s.path(top)
@@ -122,14 +103,17 @@ func (s series) path(top int32) string {
 		}
 		fmt.Fprintf(&b, "%s%d %.3g", pen, i, y)
 		if pen == "M" {
-			b.WriteString("h0") // shows a single sample as a dot
+			b.WriteString("h0") // shows a single number as a dot
 		}
 		pen = "L"
 	}
 	return b.String()
 }
 
-// Known reports whether there are two samples. A single one would be a dot.
+// Width is the width of the plot, in its own units.
+func (s series) Width() int { return len(s) }
+
+// Known reports whether there are two numbers. A single one would be a dot.
 func (s series) Known() bool {
 	n := 0
 	for _, v := range s {
@@ -140,7 +124,7 @@ func (s series) Known() bool {
 	return n > 1
 }
 
-// Range returns the smallest and the largest sample.
+// Range returns the smallest and the largest number.
 func (s series) Range() (low, high int32) {
 	low = -1
 	for _, v := range s {
@@ -152,35 +136,74 @@ func (s series) Range() (low, high int32) {
 	return max(low, 0), high
 }
 
-// Label describes the plot in words.
-func (s series) Label() string {
-	low, high := s.Range()
-	return fmt.Sprintf("ready jobs in the last hour: %d to %d", low, high)
+// last returns the last number that is known; −1: none is.
+func (s series) last() int32 {
+	last := int32(-1)
+	for _, v := range s {
+		if v >= 0 {
+			last = v
+		}
+	}
+	return last
 }
 
-// PathIn and PathOut return the two lines, which have the same scale.
+// ReadyLabel describes the plot of ready jobs in words.
+func (p plots) ReadyLabel() string {
+	low, high := p.Ready.Range()
+	return fmt.Sprintf("ready jobs in %s: %d to %d", p.in, low, high)
+}
+
+// RunLabel describes the plot of run times in words.
+func (p plots) RunLabel() string {
+	_, high := p.Run.Range()
+	return fmt.Sprintf("run time of 95%% of the runs in %s: %s now, %s at worst", p.in, p.RunNow(), duration(high))
+}
+
+// RunNow returns the last run time.
+func (p plots) RunNow() string { return duration(p.Run.last()) }
+
+// duration returns a number of milliseconds for people.
+func duration(ms int32) string {
+	if ms < 0 {
+		return "–"
+	}
+	return "≤\u202f" + (time.Duration(ms) * time.Millisecond).String()
+}
+
+// Known reports whether something is known.
+func (p plots) Known() bool { return p.Ready.Known() || p.Rates.Known() || p.Run.Known() }
+
+// PathIn, PathOut and PathFailed return the lines, which have the same scale.
 func (r rates) PathIn() string { return r.In.path(r.top()) }
 
 // PathOut is described at PathIn.
 func (r rates) PathOut() string { return r.Out.path(r.top()) }
 
-func (r rates) top() int32 {
-	_, in := r.In.Range()
-	_, out := r.Out.Range()
-	return max(in, out)
+// PathFailed is described at PathIn. It is empty if nothing failed.
+func (r rates) PathFailed() string {
+	if _, high := r.Failed.Range(); high == 0 {
+		return ""
+	}
+	return r.Failed.path(r.top())
 }
 
-// Known reports whether there are two samples.
+// Width is the width of the plot, in its own units.
+func (r rates) Width() int { return len(r.In) }
+
+func (r rates) top() (top int32) {
+	for _, s := range []series{r.In, r.Out, r.Failed} {
+		_, high := s.Range()
+		top = max(top, high)
+	}
+	return top
+}
+
+// Known reports whether there are two numbers.
 func (r rates) Known() bool { return r.In.Known() || r.Out.Known() }
 
-// Last returns the rates of the last full minute that was read; −1: none was.
+// Last returns the rates of the last full minute or hour; −1: not known.
 func (r rates) Last() (last struct{ In, Out int32 }) {
-	last.In, last.Out = -1, -1
-	for i := range r.In {
-		if r.In[i] >= 0 {
-			last.In, last.Out = r.In[i], r.Out[i]
-		}
-	}
+	last.In, last.Out = r.In.last(), r.Out.last()
 	return last
 }
 
@@ -188,5 +211,10 @@ func (r rates) Last() (last struct{ In, Out int32 }) {
 func (r rates) Label() string {
 	_, in := r.In.Range()
 	_, out := r.Out.Range()
-	return fmt.Sprintf("jobs a minute of this sidecar in the last hour: up to %d in, up to %d out", in, out)
+	_, failed := r.Failed.Range()
+	of := ""
+	if r.here {
+		of = " of this sidecar"
+	}
+	return fmt.Sprintf("jobs per %s%s: up to %d in, up to %d out, up to %d failed attempts", r.per, of, in, out, failed)
 }

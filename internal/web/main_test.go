@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // site is a page in front of a real sidecar on SQLite.
 type site struct {
+	store *sqlite.Store
 	*testing.T
 	client *qsidecar.Client
 	page   *Page
@@ -80,7 +81,7 @@ func newSite(t *testing.T, config ...bridge.Control) *site {
 		}
 	})
 	testwait.Closed(t, "that the socket listens", b.Ready())
-	s := &site{T: t, count: map[protocol.Op]*atomic.Int64{}}
+	s := &site{T: t, store: store, count: map[protocol.Op]*atomic.Int64{}}
 	for _, op := range []protocol.Op{protocol.OpPeek, protocol.OpStats, protocol.OpStatus, protocol.OpConfig, protocol.OpCheck, protocol.OpRetry, protocol.OpDelete} {
 		s.count[op] = new(atomic.Int64)
 	}

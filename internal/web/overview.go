@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -24,6 +25,7 @@ type overviewData struct {
 	Estimates          map[protocol.State]bool // totals with a number that is an estimate
 	Queues             int
 	Paused             int
+	Hour, Days         plots // of all queues
 }
 
 type queueRow struct {
@@ -39,6 +41,7 @@ func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 	for i := range f.Snap.Queues {
 		d.add(&f.Snap.Queues[i])
 	}
+	now := time.Now()
 	found := selectQueues(f.Snap.Queues, d.Filter, d.Only)
 	sortQueues(found, d.Sort)
 	d.Found = len(found)
@@ -46,8 +49,9 @@ func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 	d.Number, _ = strconv.Atoi(q.Get("page")) // 0 if it isn't a number
 	d.Number = min(max(d.Number, 1), d.Pages)
 	for _, s := range found[(d.Number-1)*queuesPerPage : min(d.Number*queuesPerPage, len(found))] {
-		d.Rows = append(d.Rows, queueRow{s, p.poller.plots(s.Queue)})
+		d.Rows = append(d.Rows, queueRow{s, lastHour(f.Snap.historyOf(s.Queue), now)})
 	}
+	d.Hour, d.Days = lastHour(f.Snap.historyOf(""), now), lastDays(f.Snap.historyOf(""), now)
 	f.Data = &d
 	p.show(w, http.StatusOK, f)
 }

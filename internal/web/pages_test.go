@@ -238,15 +238,3 @@ func TestEstimates(t *testing.T) {
 		t.Errorf("estimates are %v", d.Estimates)
 	}
 }
-
-// TestPlotNeedsALine checks that one sample is not shown.
-func TestPlotNeedsALine(t *testing.T) {
-	h, start := history{}, time.Unix(6000, 0)
-	for i, want := range []bool{false, true} {
-		now := start.Add(time.Duration(i) * time.Minute)
-		h.add([]protocol.QueueStat{{Queue: "q", Ready: 7}}, now)
-		if got := h.of("q", now).Ready.Known(); got != want {
-			t.Errorf("with %d samples the plot is shown: %v", i+1, got)
-		}
-	}
-}

@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	pollEvery   = time.Second      // while a browser is connected
-	sampleEvery = time.Minute      // for the plots, after the last visit
-	watchedFor  = 10 * time.Second // after a request, a browser counts as connected
-	sampledFor  = time.Hour        // after the last visit
-	restFactor  = 20               // the poller rests that many times as long as a reading of the statistics took
-	pollTimeout = 30 * time.Second
-	firstWait   = 3 * time.Second // for the first reading, or a newer one
+	pollEvery    = time.Second      // while a browser is connected
+	sampleEvery  = time.Minute      // for the plots, after the last visit
+	watchedFor   = 10 * time.Second // after a request, a browser counts as connected
+	sampledFor   = time.Hour        // after the last visit
+	historyEvery = 10 * time.Second // the history, while a browser is connected
+	restFactor   = 20               // the poller rests that many times as long as a reading of the statistics took
+	pollTimeout  = 30 * time.Second
+	firstWait    = 3 * time.Second // for the first reading, or a newer one
 )
 
 // snapshot is what the poller read last. It doesn't change.
@@ -27,6 +28,21 @@ type snapshot struct {
 	QueuesAt  time.Time // of the last reading that succeeded; zero: none did
 	StatsErr  error     // of the last reading
 	at        time.Time // of the last reading of the status
+
+	History   map[string]*protocol.QueueHistory // by queue; "": the sum of all
+	HistoryAt time.Time                         // of the last reading, also if it failed
+}
+
+// historyOf returns the history of a queue.
+func (s *snapshot) historyOf(queue string) *protocol.QueueHistory {
+	if h := s.History[queue]; h != nil {
+		return h
+	}
+	since := s.at.UnixMilli()
+	if all := s.History[""]; all != nil {
+		since = all.Since
+	}
+	return &protocol.QueueHistory{Queue: queue, Since: since}
 }
 
 // queue returns the statistics of a queue. They are 0 if it has no job.
@@ -45,21 +61,21 @@ type poller struct {
 	wg  *sync.WaitGroup
 	do  func(context.Context, *protocol.Request) (*protocol.Reply, error)
 
-	mu      sync.Mutex
-	closed  bool
-	running bool
-	wake    chan struct{} // capacity 1: read now
-	changed chan struct{} // closed at the next snapshot
-	last    snapshot
-	visited time.Time // time of the last visit
-	viewers int       // open event streams
-	reading bool      // the statistics are being read
-	due     time.Time // when to read the statistics again
-	history history
+	mu           sync.Mutex
+	closed       bool
+	running      bool
+	wake         chan struct{} // capacity 1: read now
+	changed      chan struct{} // closed at the next snapshot
+	last         snapshot
+	visited      time.Time // time of the last visit
+	viewers      int       // open event streams
+	reading      bool      // the statistics are being read
+	due          time.Time // when to read the statistics again
+	readsHistory bool      // the history is being read
 }
 
 func newPoller(ctx context.Context, wg *sync.WaitGroup, do func(context.Context, *protocol.Request) (*protocol.Reply, error)) *poller {
-	return &poller{ctx: ctx, wg: wg, do: do, wake: make(chan struct{}, 1), changed: make(chan struct{}), history: history{}}
+	return &poller{ctx: ctx, wg: wg, do: do, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // visit records that a browser asked for something, and starts the poller if it doesn't run.
@@ -128,9 +144,9 @@ func (p *poller) behind() bool {
 	return time.Since(p.last.at) > 3*pollEvery || due && p.last.StatsErr == nil && time.Since(p.last.QueuesAt) > 3*pollEvery
 }
 
-// complete reports whether both parts were read, or failed.
+// complete reports whether all parts were read, or failed.
 func (s *snapshot) complete() bool {
-	return (s.Status != nil || s.StatusErr != nil) && (!s.QueuesAt.IsZero() || s.StatsErr != nil)
+	return (s.Status != nil || s.StatusErr != nil) && (!s.QueuesAt.IsZero() || s.StatsErr != nil) && !s.HistoryAt.IsZero()
 }
 
 // get returns the last snapshot, and a channel that is closed at the next one.
@@ -152,13 +168,6 @@ func (p *poller) watch() (end func()) {
 		p.visited = time.Now()
 		p.mu.Unlock()
 	}
-}
-
-// plots returns the history of a queue.
-func (p *poller) plots(queue string) plots {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.history.of(queue, time.Now())
 }
 
 // close keeps the poller from being started again.
@@ -199,6 +208,10 @@ func (p *poller) plan() (pause time.Duration, ok bool) {
 		p.reading = true
 		p.wg.Go(p.readQueues)
 	}
+	if !p.readsHistory && time.Since(p.last.HistoryAt) >= historyEvery {
+		p.readsHistory = true
+		p.wg.Go(p.readHistory)
+	}
 	if p.viewers == 0 && idle > watchedFor {
 		return sampleEvery, true
 	}
@@ -225,7 +238,21 @@ func (p *poller) readQueues() {
 	p.reading, p.due = false, now.Add(max(pollEvery/2, restFactor*now.Sub(began)))
 	if p.last.StatsErr = err; err == nil {
 		p.last.Queues, p.last.QueuesAt = rep.Queues, now
-		p.history.add(rep.Queues, now)
+	}
+	p.publish()
+}
+
+// readHistory reads what the sidecar recorded.
+func (p *poller) readHistory() {
+	rep, err := p.ask(protocol.OpHistory)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.readsHistory, p.last.HistoryAt = false, time.Now()
+	if err == nil {
+		p.last.History = make(map[string]*protocol.QueueHistory, len(rep.History))
+		for i := range rep.History {
+			p.last.History[rep.History[i].Queue] = &rep.History[i]
+		}
 	}
 	p.publish()
 }

@@ -27,11 +27,15 @@ func TestPollerCost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var wg sync.WaitGroup
 				ctx, stop := context.WithCancel(t.Context())
-				var status, stats atomic.Int64
+				var status, stats, history atomic.Int64
 				p := newPoller(ctx, &wg, func(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 					if req.Op == protocol.OpStatus {
 						status.Add(1)
 						return &protocol.Reply{Status: &protocol.Status{}}, nil
+					}
+					if req.Op == protocol.OpHistory {
+						history.Add(1)
+						return &protocol.Reply{}, nil
 					}
 					stats.Add(1)
 					select {
@@ -49,6 +53,9 @@ func TestPollerCost(t *testing.T) {
 				watched := stats.Load()
 				if n := status.Load(); watched > c.watched || watched < 1 || n < 59 || n > 63 {
 					t.Errorf("%d readings of the statistics and %d of the status in a minute, want at most %d and about 60", watched, n, c.watched)
+				}
+				if n := history.Load(); n < 6 || n > 7 {
+					t.Errorf("%d readings of the history in a minute, want one every 10 s", n)
 				}
 				for _, end := range ends {
 					end()
@@ -74,29 +81,5 @@ func TestPollerCost(t *testing.T) {
 				wg.Wait()
 			})
 		})
-	}
-}
-
-// TestHistory checks the samples of the last hour.
-func TestHistory(t *testing.T) {
-	h, now := history{}, time.Unix(1_000_000*60, 0)
-	for i, n := range []int64{5, 7, 0, 3} {
-		h.add([]protocol.QueueStat{{Queue: "q", Ready: n}}, now.Add(time.Duration(i)*10*time.Minute))
-	}
-	s := h.of("q", now.Add(31*time.Minute)).Ready
-	for i, want := range map[int]int32{28: 5, 38: 7, 48: 0, 58: 3, 59: -1, 0: -1, 29: -1} {
-		if s[i] != want {
-			t.Errorf("sample %d is %d, want %d", i, s[i], want)
-		}
-	}
-	if low, high := s.Range(); low != 0 || high != 7 || s.Path() != "M28 6.14h0L38 1L48 19L58 11.3" {
-		t.Errorf("from %d to %d: %s", low, high, s.Path())
-	}
-	if s := h.of("q", now.Add(90*time.Minute)).Ready; s.Path() != "M0 1h0" && s.Path() != "" {
-		t.Errorf("an hour later: %s", s.Path())
-	}
-	h.add(nil, now.Add(2*time.Hour))
-	if len(h) != 0 {
-		t.Error("a queue without samples is remembered")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -22,7 +23,8 @@ type queueData struct {
 	Queue string
 	State protocol.State
 	Stat  protocol.QueueStat
-	Plot  series
+	Hour  plots // the last hour of this sidecar
+	Days  plots // the last 14 days of all sidecars
 	Jobs  []protocol.JobView
 	First bool     // the page starts with the first job
 	Next  []string // ids to continue after; empty: this is the last page
@@ -45,7 +47,11 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 		webpath.Redirect(w, r, "/queue?"+q.Encode())
 		return
 	}
-	d.Plot = p.poller.plots(d.Queue).Ready
+	h := f.Snap.historyOf(d.Queue)
+	if rep, err := p.do(r, &protocol.Request{Op: protocol.OpHistory, Queue: d.Queue}); err == nil && len(rep.History) == 1 { // without it, the page has the hour
+		h = &rep.History[0]
+	}
+	d.Hour, d.Days = lastHour(h, time.Now()), lastDays(h, time.Now())
 	if !f.Live {
 		job, err := p.listJobs(r, d)
 		if err != nil {

@@ -39,6 +39,7 @@ type frame struct {
 	CanChange bool
 	CSRF      string
 	Actor     string
+	User      string // empty: the viewer has no name
 	Here      string // the page's own address, for forms that return to it
 	Root      string // see webpath.Root. Only pages below the root need it: others start links with a dot
 	Version   string
@@ -71,7 +72,7 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 func (p *Page) frame(r *http.Request, page, title string, data any) *frame {
 	f := &frame{Page: page, Title: title, Root: webpath.Root(r), Live: r.Header.Get(liveHeader) != "", Version: p.opts.Version,
 		Here: r.URL.RequestURI(), Hidden: p.opts.HidePayloads(), Done: doneText(r.URL.Query()),
-		Snap: p.poller.current(r.Context()), Running: p.tasks.running(), Data: data}
+		Snap: p.poller.current(r.Context()), Running: p.tasks.running(), User: p.opts.User(r), Data: data}
 	f.CanChange, f.CSRF, f.Actor = p.opts.Access(r)
 	return f
 }

@@ -42,6 +42,7 @@ type task struct {
 	Actor   string
 	Started time.Time
 	stop    context.CancelCauseFunc
+	Left    []unchanged // of a selection
 
 	mu sync.Mutex
 	progress
@@ -90,6 +91,17 @@ func (ts *tasks) start(ctx context.Context, o *operation, actor string, total in
 		stop(nil)
 	})
 	return t, nil
+}
+
+// add adds an operation that has ended to the list.
+func (ts *tasks) add(t *task) *task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.lastID++
+	t.ID = ts.lastID
+	ts.all = append([]*task{t}, ts.all...)
+	ts.forgetLocked()
+	return t
 }
 
 // forgetLocked removes the oldest tasks that have ended.
@@ -184,9 +196,15 @@ func (o *operation) valid() bool {
 	return o.Queue != "" && (o.Op == protocol.OpRetry || o.Op == protocol.OpDelete)
 }
 
-// taskList lists the operations.
+// tasksData is the data of the list of operations and changes.
+type tasksData struct {
+	Tasks   []*task
+	Changes []Change
+}
+
+// taskList lists the operations on many jobs, and all changes.
 func (p *Page) taskList(w http.ResponseWriter, r *http.Request) {
-	p.show(w, http.StatusOK, p.frame(r, "tasks", "Operations", p.tasks.list()))
+	p.show(w, http.StatusOK, p.frame(r, "tasks", "Operations", tasksData{p.tasks.list(), p.opts.Changes()}))
 }
 
 // task shows the progress of an operation.

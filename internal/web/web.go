@@ -20,6 +20,12 @@ type Options struct {
 	// sender, for people.
 	Access func(r *http.Request) (canChange bool, csrf, actor string)
 
+	// User returns the name of the sender of a request; empty: it has none. Nil: no one has one.
+	User func(r *http.Request) string
+
+	// Changes returns the last changes of all users, the newest first. Nil: there are none.
+	Changes func() []Change
+
 	// StatusOf returns the HTTP status of an error.
 	StatusOf func(code protocol.Code) int
 
@@ -32,6 +38,16 @@ type Options struct {
 
 	// Version is the program's version, for people.
 	Version string
+}
+
+// Change is a change that a user of the page or the API sent.
+type Change struct {
+	At         time.Time
+	User, From string // User is empty if the token names no one
+	Op         protocol.Op
+	Queue      string
+	Count      protocol.Opt[int64] // jobs
+	Error      string
 }
 
 // Page serves the web page. It starts goroutines when it is first asked for something. Close ends them.
@@ -47,6 +63,12 @@ type Page struct {
 
 // New returns a Page.
 func New(o Options) *Page {
+	if o.User == nil {
+		o.User = func(*http.Request) string { return "" }
+	}
+	if o.Changes == nil {
+		o.Changes = func() []Change { return nil }
+	}
 	if o.HidePayloads == nil {
 		o.HidePayloads = func() bool { return false }
 	}

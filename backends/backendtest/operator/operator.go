@@ -34,6 +34,9 @@ var Tests = map[string]func(*Kit){
 	"ChangeTime":             changeTime,
 	"ChangeOnlyWaitingJobs":  changeOnlyWaitingJobs,
 	"ChangeAndClaimAtOnce":   changeAndClaimAtOnce,
+	"HistoryAddsUp":          historyAddsUp,
+	"HistoryEnds":            historyEnds,
+	"HistoryAtOnce":          historyAtOnce,
 }
 
 func (k *Kit) commit(host backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {

@@ -96,6 +96,7 @@ type Tx interface {
 	Writer
 	Maintainer
 	Commander
+	Historian
 
 	// It also implements Claimer or OwnClaimer, and LockFinder if the engine has row locks.
 }
@@ -283,6 +284,18 @@ type Commander interface {
 	Pause(ctx context.Context, queue string, paused bool) (ready bool, err error)
 }
 
+// Historian keeps the totals of queues by hour.
+type Historian interface {
+	// Clock returns the time of the database's clock.
+	Clock(ctx context.Context) (time.Time, error)
+
+	// AddHour adds to a row, or inserts it.
+	AddHour(row *backends.HourTotals)
+
+	// ForgetHours deletes the rows of the hours before one.
+	ForgetHours(before int64)
+}
+
 // Step is the result of one transaction of a retry or a purge. The next one continues after its last job, and so
 // doesn't read the index entries again that the earlier ones left behind.
 type Step struct {
@@ -319,4 +332,7 @@ type Reader interface {
 
 	// ClaimedBy implements backends.Backend.
 	ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) ([]backends.ClaimedJob, error)
+
+	// Hours returns the totals of a queue, or of all queues if the name is empty, by hour and queue.
+	Hours(ctx context.Context, queue string) ([]backends.HourTotals, error)
 }

@@ -360,6 +360,38 @@ func (t *tx) Views(_ context.Context, queue string, ids []int64) (views []backen
 	return views, nil
 }
 
+// Clock implements core.Historian.
+func (t *tx) Clock(context.Context) (time.Time, error) { return t.now, nil }
+
+// AddHour implements core.Historian.
+func (t *tx) AddHour(row *backends.HourTotals) {
+	for i := range t.hours {
+		if t.hours[i].Hour == row.Hour && t.hours[i].Queue == row.Queue {
+			t.hours[i].Add(&row.Totals)
+			return
+		}
+	}
+	t.hours = append(t.hours, *row)
+}
+
+// ForgetHours implements core.Historian.
+func (t *tx) ForgetHours(before int64) {
+	t.hours = slices.DeleteFunc(t.hours, func(h backends.HourTotals) bool { return h.Hour < before })
+}
+
+// Hours implements core.Reader.
+func (t *tx) Hours(_ context.Context, queue string) (all []backends.HourTotals, err error) {
+	for _, h := range t.hours {
+		if queue == "" || h.Queue == queue {
+			all = append(all, h)
+		}
+	}
+	slices.SortFunc(all, func(a, b backends.HourTotals) int {
+		return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Queue, b.Queue))
+	})
+	return all, nil
+}
+
 // ClaimedBy implements core.Reader.
 func (t *tx) ClaimedBy(_ context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
 	rows := t.find(func(r *jobRow) bool { return r.state == backends.StateClaimed && r.owner == owner && r.id > after },

@@ -72,6 +72,7 @@ type tables struct {
 	keys     map[keyName]keyRow
 	queues   map[string]queueRow
 	sidecars map[backends.Identity]sidecarRow
+	hours    []backends.HourTotals
 	last     int64 // id or position
 }
 
@@ -80,7 +81,7 @@ func newTables() *tables {
 }
 
 func (t *tables) clone() *tables {
-	c := &tables{jobs: make(map[int64]*jobRow, len(t.jobs)), keys: maps.Clone(t.keys), queues: maps.Clone(t.queues), sidecars: maps.Clone(t.sidecars), last: t.last}
+	c := &tables{jobs: make(map[int64]*jobRow, len(t.jobs)), keys: maps.Clone(t.keys), queues: maps.Clone(t.queues), sidecars: maps.Clone(t.sidecars), hours: slices.Clone(t.hours), last: t.last}
 	for id, r := range t.jobs {
 		row := *r
 		row.failures = slices.Clone(r.failures)

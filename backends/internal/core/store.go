@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// Store is an open database. It implements backends.Backend (without Heartbeat and Close), backends.Inspector
-// and CommitWith of backends.Adopter over a Driver. An engine embeds it.
+// Store is an open database. It implements backends.Backend (without Heartbeat and Close), backends.Inspector,
+// backends.Historian and CommitWith of backends.Adopter over a Driver. An engine embeds it.
 type Store struct {
 	Meter   backends.Meter
 	Cursors cursor.Set

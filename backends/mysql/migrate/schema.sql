@@ -135,6 +135,34 @@ CREATE TABLE IF NOT EXISTS qsidecar_queues (
   requeues BIGINT       NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
+-- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
+-- about once an hour. `_other` has the queues beyond a sidecar's limit.
+CREATE TABLE IF NOT EXISTS qsidecar_history (
+  hour       BIGINT       NOT NULL, -- hours since 1970, UTC
+  queue      VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  ready      BIGINT       NOT NULL, -- the most ready jobs that statistics showed; -1: none showed them
+  enqueued   BIGINT       NOT NULL,
+  acked      BIGINT       NOT NULL,
+  failed     BIGINT       NOT NULL, -- attempts that ended without an ack, also snoozed ones
+  run_1ms    BIGINT       NOT NULL, -- runs that took up to a millisecond
+  run_5ms    BIGINT       NOT NULL, -- more than that, and up to 5 ms; and so on
+  run_25ms   BIGINT       NOT NULL,
+  run_100ms  BIGINT       NOT NULL,
+  run_250ms  BIGINT       NOT NULL,
+  run_500ms  BIGINT       NOT NULL,
+  run_1s     BIGINT       NOT NULL,
+  run_2500ms BIGINT       NOT NULL,
+  run_5s     BIGINT       NOT NULL,
+  run_10s    BIGINT       NOT NULL,
+  run_30s    BIGINT       NOT NULL,
+  run_1m     BIGINT       NOT NULL,
+  run_5m     BIGINT       NOT NULL,
+  run_30m    BIGINT       NOT NULL,
+  run_1h     BIGINT       NOT NULL,
+  run_more   BIGINT       NOT NULL, -- more than an hour
+  PRIMARY KEY (hour, queue)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- The number of the last commit on each pipeline of each open handle: shows, after a
 -- commit whose answer got lost, whether it happened.
 CREATE TABLE IF NOT EXISTS qsidecar_commits (

@@ -158,6 +158,34 @@ CREATE TABLE {s}.qsidecar_queues (
   requeues bigint  NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
 ) WITH (fillfactor = 20);
 
+-- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
+-- about once an hour. `_other` has the queues beyond a sidecar's limit.
+CREATE TABLE {s}.qsidecar_history (
+  hour       bigint NOT NULL, -- hours since 1970, UTC
+  queue      text   COLLATE "C" NOT NULL,
+  ready      bigint NOT NULL, -- the most ready jobs that statistics showed; -1: none showed them
+  enqueued   bigint NOT NULL,
+  acked      bigint NOT NULL,
+  failed     bigint NOT NULL, -- attempts that ended without an ack, also snoozed ones
+  run_1ms    bigint NOT NULL, -- runs that took up to a millisecond
+  run_5ms    bigint NOT NULL, -- more than that, and up to 5 ms; and so on
+  run_25ms   bigint NOT NULL,
+  run_100ms  bigint NOT NULL,
+  run_250ms  bigint NOT NULL,
+  run_500ms  bigint NOT NULL,
+  run_1s     bigint NOT NULL,
+  run_2500ms bigint NOT NULL,
+  run_5s     bigint NOT NULL,
+  run_10s    bigint NOT NULL,
+  run_30s    bigint NOT NULL,
+  run_1m     bigint NOT NULL,
+  run_5m     bigint NOT NULL,
+  run_30m    bigint NOT NULL,
+  run_1h     bigint NOT NULL,
+  run_more   bigint NOT NULL, -- more than an hour
+  PRIMARY KEY (hour, queue)
+);
+
 -- One row, which a crash of the server and a failover remove (UNLOGGED). A sidecar
 -- compares it to find out whether the server is the one of a transaction whose outcome is
 -- unknown. A server that crashed can have lost that transaction, and reused its number.

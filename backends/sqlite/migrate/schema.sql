@@ -171,6 +171,34 @@ CREATE TABLE qsidecar_queues (
   paused INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
+-- about once an hour. `_other` has the queues beyond a sidecar's limit.
+CREATE TABLE qsidecar_history (
+  hour       INTEGER NOT NULL, -- hours since 1970, UTC
+  queue      TEXT    NOT NULL,
+  ready      INTEGER NOT NULL, -- the most ready jobs that statistics showed; -1: none showed them
+  enqueued   INTEGER NOT NULL,
+  acked      INTEGER NOT NULL,
+  failed     INTEGER NOT NULL, -- attempts that ended without an ack, also snoozed ones
+  run_1ms    INTEGER NOT NULL, -- runs that took up to a millisecond
+  run_5ms    INTEGER NOT NULL, -- more than that, and up to 5 ms; and so on
+  run_25ms   INTEGER NOT NULL,
+  run_100ms  INTEGER NOT NULL,
+  run_250ms  INTEGER NOT NULL,
+  run_500ms  INTEGER NOT NULL,
+  run_1s     INTEGER NOT NULL,
+  run_2500ms INTEGER NOT NULL,
+  run_5s     INTEGER NOT NULL,
+  run_10s    INTEGER NOT NULL,
+  run_30s    INTEGER NOT NULL,
+  run_1m     INTEGER NOT NULL,
+  run_5m     INTEGER NOT NULL,
+  run_30m    INTEGER NOT NULL,
+  run_1h     INTEGER NOT NULL,
+  run_more   INTEGER NOT NULL, -- more than an hour
+  PRIMARY KEY (hour, queue)
+) WITHOUT ROWID;
+
 -- The number of the last commit of each open handle: shows, after a commit
 -- whose answer got lost, whether it happened.
 CREATE TABLE qsidecar_commits (

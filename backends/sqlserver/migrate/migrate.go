@@ -58,6 +58,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_failures TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_keys TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_sidecars TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_history TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_requeues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_commits TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_leases TO {r};

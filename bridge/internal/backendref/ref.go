@@ -211,6 +211,29 @@ func (r *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 	return look.Command(ctx, c)
 }
 
+// AddHistory calls AddHistory of the current Backend, if it is a backends.Historian.
+func (r *Ref) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
+	e, release := r.use()
+	defer release()
+	if h, ok := e.Backend.(backends.Historian); ok {
+		return h.AddHistory(ctx, now, rows)
+	}
+	return nil
+}
+
+// History calls History of the Historian; see inspect.
+func (r *Ref) History(ctx context.Context, queue string) ([]backends.HourTotals, error) {
+	look, release, err := r.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if h, ok := look.(backends.Historian); ok {
+		return h.History(ctx, queue)
+	}
+	return nil, nil
+}
+
 // Adopted reports whether the queue lives in a table that another application owns.
 func (r *Ref) Adopted(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })

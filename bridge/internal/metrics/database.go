@@ -301,6 +301,38 @@ func (d *Database) Totals(queue string) (enqueued, acked int64, ok bool) {
 	return valueOf(q.enqueued), valueOf(q.acked), true
 }
 
+// EachHistory calls f with the counters of each queue, and of those that share a label, for the history. failed counts
+// attempts that ended without an ack.
+func (d *Database) EachHistory(f func(queue string, enqueued, acked, failed int64, runs [backends.RunBuckets]int64)) {
+	each := func(name string, q *Queue) {
+		acked, failed := valueOf(q.acked), valueOf(q.nacked)
+		for _, c := range q.lost {
+			failed += valueOf(c)
+		}
+		f(name, valueOf(q.enqueued), acked, failed, runsOf(q.run))
+	}
+	for name, q := range *d.queues.Load() {
+		each(name, q)
+	}
+	each(labelOther, d.other)
+}
+
+// runsOf returns how many observations of a histogram are in each bucket alone.
+func runsOf(h prometheus.Observer) (runs [backends.RunBuckets]int64) {
+	metric, ok := h.(prometheus.Metric)
+	var m dto.Metric
+	if !ok || metric.Write(&m) != nil {
+		return runs // a histogram is a metric without an error
+	}
+	below := int64(0)
+	for i, b := range m.GetHistogram().GetBucket() {
+		runs[i] = int64(b.GetCumulativeCount()) - below
+		below += runs[i]
+	}
+	runs[backends.RunBuckets-1] = int64(m.GetHistogram().GetSampleCount()) - below
+	return runs
+}
+
 func valueOf(c prometheus.Counter) int64 {
 	var m dto.Metric
 	_ = c.Write(&m) // a counter has no error

@@ -1,8 +1,19 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/qsidecar/qsidecar/backends"
 )
+
+func secondsOf(bounds []time.Duration) (seconds []float64) {
+	for _, b := range bounds {
+		seconds = append(seconds, b.Seconds())
+	}
+	return seconds
+}
 
 // Set has all counters of a sidecar.
 type Set struct {
@@ -31,8 +42,8 @@ const (
 )
 
 var (
-	// waitBuckets are for times without a bound, from a millisecond to an hour.
-	waitBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
+	// waitBuckets are for times without a bound, from a millisecond to an hour. The history of the queues has the same.
+	waitBuckets = secondsOf(backends.RunBounds[:])
 	// commitBuckets are for round trips to the database.
 	commitBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	sizeBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,18 +10,56 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
+	"github.com/qsidecar/qsidecar/bridge/internal/history"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // Stats queries the depths of a queue, or of all queues if the name is empty.
 func (p *Pipeline) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
-	return p.backend.Stats(ctx, queue)
+	return p.seen(p.backend.Stats(ctx, queue))
 }
 
 // ReplicaStats is Stats for people and metrics: it reads the replica if the database has one that can answer.
 func (p *Pipeline) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
-	return p.backend.ReplicaStats(ctx, queue)
+	return p.seen(p.backend.ReplicaStats(ctx, queue))
+}
+
+// seen passes statistics to the history.
+func (p *Pipeline) seen(stats []backends.QueueStats, err error) ([]backends.QueueStats, error) {
+	if err == nil {
+		p.history.Depths(stats)
+	}
+	return stats, err
+}
+
+// countHistory calls each with the counters of every queue.
+func (p *Pipeline) countHistory(each func(queue string, c history.Counters)) {
+	p.Metrics.Load().EachHistory(func(queue string, enqueued, acked, failed int64, runs [backends.RunBuckets]int64) {
+		each(queue, history.Counters{Enqueued: enqueued, Acked: acked, Failed: failed, Runs: runs})
+	})
+}
+
+// History returns what this sidecar recorded.
+func (p *Pipeline) History() *history.Recorder { return p.history }
+
+// Hours returns the totals of the queue by hour, of all sidecars, and of this one also those that are not written yet.
+func (p *Pipeline) Hours(ctx context.Context, queue string) ([]backends.HourTotals, error) {
+	rows, err := p.hours.of(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	for _, mine := range p.history.Unwritten(queue) {
+		if i := slices.IndexFunc(rows, func(r backends.HourTotals) bool { return r.Hour == mine.Hour && r.Queue == mine.Queue }); i >= 0 {
+			rows[i].Add(&mine.Totals)
+		} else {
+			rows = append(rows, mine)
+		}
+	}
+	slices.SortFunc(rows, func(a, b backends.HourTotals) int {
+		return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Queue, b.Queue))
+	})
+	return rows, nil
 }
 
 // ReplicaErr returns why the replica gave no answer last, or nil.
@@ -179,7 +218,7 @@ func (p *Pipeline) Inspectable() bool { return p.canInspect }
 func (p *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error) {
 	m := p.Metrics.Load()
 	m.DepthReads.Inc()
-	stats, err := p.backend.ReplicaStats(ctx, "")
+	stats, err := p.ReplicaStats(ctx, "")
 	if err != nil {
 		m.DepthReadFailures.Inc()
 		p.Log.Warn("can't read queue statistics", "event", "queue_stats_failed", "error", err)
@@ -198,6 +237,7 @@ func (p *Pipeline) readyJobs(ctx context.Context, name string) (n int64, err err
 	if err != nil && ctx.Err() != nil {
 		return 0, backends.Unavailable(context.Cause(ctx)) // nothing was written
 	}
+	p.history.Depths(stats)
 	for _, s := range stats {
 		n += s.Ready
 	}

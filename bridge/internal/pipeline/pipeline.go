@@ -15,6 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
+	"github.com/qsidecar/qsidecar/bridge/internal/history"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
@@ -25,6 +26,9 @@ import (
 // leaveTimeout bounds the last heartbeat of an orderly exit. Without that heartbeat the leases stay valid for the
 // rest of the sidecar timeout.
 const leaveTimeout = 5 * time.Second
+
+// lastHistoryTimeout bounds the last write of the history, which nothing needs.
+const lastHistoryTimeout = time.Second
 
 // Pipeline is everything between the sessions and one database.
 type Pipeline struct {
@@ -44,6 +48,8 @@ type Pipeline struct {
 	events      *jobEvents
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
+	history     *history.Recorder
+	hours       hoursCache
 	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
 	Log         *slog.Logger
 }
@@ -160,6 +166,11 @@ func New(c Config) *Pipeline {
 		Alone:     !p.Info.Concurrent,
 		Jitter:    c.Jitter,
 	})
+	p.hours.ask = p.backend.History
+	p.history = history.New(history.Config{Count: p.countHistory, Log: p.Log, Write: func(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
+		defer p.hours.forget() // what is written isn't unwritten any more
+		return p.backend.AddHistory(ctx, now, rows)
+	}})
 	p.ReadyLimits, p.allDepths = depth.NewReadyLimits(p.readyJobs), depth.NewAllQueues(p.readDepths)
 	return p
 }
@@ -186,6 +197,7 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { p.listen(ctx); return nil })
 	g.Go(func() error { p.stalls.run(keep); return nil })
 	g.Go(func() error { p.allDepths.Run(keep); return nil })
+	g.Go(func() error { p.history.Run(keep); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group
@@ -203,6 +215,9 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	if err2 := g.Wait(); err == nil {
 		err = err2
 	}
+	last, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), lastHistoryTimeout)
+	p.history.Close(last)
+	cancel()
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := p.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {

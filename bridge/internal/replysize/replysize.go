@@ -111,10 +111,13 @@ func (l Limit) FitChanges(changes []string) []string {
 	return fit
 }
 
-// FitReport drops the end of the lists in a reply to config, fleet or check that doesn't fit.
+// FitReport drops the end of the lists in a reply to config, fleet, history or check that doesn't fit.
 func (l Limit) FitReport(r *protocol.Reply) {
 	r.Sidecars = r.Sidecars[:l.fitting(len(r.Sidecars), 0, math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Sidecars: r.Sidecars[i : i+1]}
+	})]
+	r.History = r.History[:l.fitting(len(r.History), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{History: r.History[i : i+1]}
 	})]
 	r.Findings = r.Findings[:l.fitting(len(r.Findings), 0, math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Findings: r.Findings[i : i+1]}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/user"
+	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -57,12 +59,15 @@ func (s *Session) command(req *protocol.Request) finisher {
 
 // logCommanded logs an operator's command.
 func (s *Session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
-	var jobs, uid slog.Attr
+	var jobs, uid, name slog.Attr
 	if c.Kind != backends.Pause && c.Kind != backends.Resume {
 		jobs = slog.Int64("jobs", count)
 	}
 	if s.Peer != nil && s.Peer.IsKnown() {
 		uid = slog.Any("uid", s.Peer.UID)
+		if u, err := user.LookupId(strconv.FormatUint(uint64(s.Peer.UID), 10)); err == nil {
+			name = slog.String("user", u.Username)
+		}
 	}
-	s.shared.Log.Info("operator command", "event", "operator_command", s.logKeys(), "op", op, "queue", c.Queue, jobs, uid)
+	s.shared.Log.Info("operator command", "event", "operator_command", s.logKeys(), "op", op, "queue", c.Queue, jobs, uid, name)
 }

@@ -29,6 +29,8 @@ func (s *Session) start(req *protocol.Request) finisher {
 		return s.cancelClaims(req)
 	case protocol.OpStats:
 		return s.stats(req)
+	case protocol.OpHistory:
+		return s.history(req)
 	case protocol.OpPeek:
 		return s.peek(req)
 	case protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume:

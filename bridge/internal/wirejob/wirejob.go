@@ -152,3 +152,21 @@ func FromPeer(database string, p *backends.Peer, age time.Duration, self backend
 	}
 	return s
 }
+
+// FromTotals converts totals of a time that began at an instant, in milliseconds.
+func FromTotals(at int64, t *backends.Totals) protocol.HistoryPoint {
+	p := protocol.HistoryPoint{At: at, Enqueued: t.Enqueued, Acked: t.Acked, Failed: t.Failed}
+	if t.Ready >= 0 {
+		p.Ready = protocol.Some(t.Ready)
+	}
+	for _, n := range t.Runs {
+		p.Runs += n
+	}
+	if d, ok := t.RunTime(0.5); ok {
+		p.RunP50MS = protocol.Some(d.Milliseconds())
+	}
+	if d, ok := t.RunTime(0.95); ok {
+		p.RunP95MS = protocol.Some(d.Milliseconds())
+	}
+	return p
+}

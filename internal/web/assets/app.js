@@ -60,6 +60,7 @@
           const here = document.getElementById(part.id);
           if (here && !here.contains(document.activeElement?.closest("input,select,textarea"))) morph(here, part);
         }
+        select();
       } while (again);
       show(source && source.readyState === EventSource.OPEN ? "live" : "every 5 s", "ok");
     } catch {
@@ -110,22 +111,31 @@
     });
   }
 
-  // The check box in a table's head selects all jobs of the page.
-  for (const form of document.querySelectorAll("form[data-select]")) {
-    const all = form.querySelector("[data-all]"), note = form.querySelector("[data-selected]");
-    if (!all) continue;
-    const boxes = [...form.querySelectorAll("input[name=id]")], buttons = form.querySelectorAll("button");
+  // The check box in a table's head selects all rows of the page. Live updates can add and remove rows.
+  function selection(form) {
+    const rows = () => [...form.querySelectorAll("tbody input[type=checkbox]")];
     const update = () => {
-      const n = boxes.filter((b) => b.checked).length;
-      all.checked = n === boxes.length;
+      const boxes = rows(), all = form.querySelector("[data-all]"), n = boxes.filter((b) => b.checked).length;
+      all.checked = n > 0 && n === boxes.length;
       all.indeterminate = n > 0 && n < boxes.length;
-      note.textContent = n + " selected:";
-      for (const b of buttons) b.disabled = n === 0;
+      const text = n + " selected:", note = form.querySelector("[data-selected]");
+      if (note.textContent !== text) note.textContent = text;
+      for (const b of form.querySelectorAll("button")) b.disabled = n === 0;
     };
-    all.addEventListener("change", () => { for (const b of boxes) b.checked = all.checked; });
-    form.addEventListener("change", update);
-    update();
+    form.addEventListener("change", (e) => {
+      if (e.target.matches("[data-all]")) for (const b of rows()) b.checked = e.target.checked;
+      update();
+    });
+    return update;
   }
+  const selections = new Map();
+  function select() {
+    for (const form of document.querySelectorAll("form[data-select]")) {
+      if (!selections.has(form)) selections.set(form, selection(form));
+      selections.get(form)();
+    }
+  }
+  select();
 
   localTimes(document);
   connect();

@@ -198,6 +198,36 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_requeues') IS NULL
   );
 GO
 
+-- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
+-- about once an hour. `_other` has the queues beyond a sidecar's limit.
+IF OBJECT_ID(N'[qsidecar].qsidecar_history') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_history (
+    hour       bigint       NOT NULL, -- hours since 1970, UTC
+    queue      varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    ready      bigint       NOT NULL, -- the most ready jobs that statistics showed; -1: none showed them
+    enqueued   bigint       NOT NULL,
+    acked      bigint       NOT NULL,
+    failed     bigint       NOT NULL, -- attempts that ended without an ack, also snoozed ones
+    run_1ms    bigint       NOT NULL, -- runs that took up to a millisecond
+    run_5ms    bigint       NOT NULL, -- more than that, and up to 5 ms; and so on
+    run_25ms   bigint       NOT NULL,
+    run_100ms  bigint       NOT NULL,
+    run_250ms  bigint       NOT NULL,
+    run_500ms  bigint       NOT NULL,
+    run_1s     bigint       NOT NULL,
+    run_2500ms bigint       NOT NULL,
+    run_5s     bigint       NOT NULL,
+    run_10s    bigint       NOT NULL,
+    run_30s    bigint       NOT NULL,
+    run_1m     bigint       NOT NULL,
+    run_5m     bigint       NOT NULL,
+    run_30m    bigint       NOT NULL,
+    run_1h     bigint       NOT NULL,
+    run_more   bigint       NOT NULL, -- more than an hour
+    CONSTRAINT qsidecar_history_hour PRIMARY KEY (hour, queue)
+  );
+GO
+
 -- The number of the last commit of each connection of each open handle. After a
 -- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'[qsidecar].qsidecar_commits') IS NULL
@@ -297,6 +327,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_failures TO [qsideca
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_keys TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_sidecars TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_history TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_requeues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_commits TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_leases TO [qsidecar_sidecar];

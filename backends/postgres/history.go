@@ -1,0 +1,23 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// Clock implements core.Historian.
+func (t *tx) Clock(ctx context.Context) (now time.Time, err error) {
+	err = t.ask(ctx, t.s.sql.clock, func(rows pgx.Rows) error { return rows.Scan(&now) })
+	return now, err
+}
+
+// AddHour implements core.Historian.
+func (t *tx) AddHour(row *backends.HourTotals) { t.add(t.s.sql.addHour, nil, core.HourValues(row)...) }
+
+// ForgetHours implements core.Historian.
+func (t *tx) ForgetHours(before int64) { t.add(t.s.sql.forgetHours, nil, before) }
