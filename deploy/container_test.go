@@ -38,10 +38,10 @@ type mount struct {
 }
 
 // container returns a container that runs the image as its config defines, with further arguments.
-func (img *image) container(args ...string) container {
+func (i *image) container(args ...string) container {
 	return container{
-		img: img, user: img.config.User, env: img.config.Env,
-		args: slices.Concat(img.config.Entrypoint, args),
+		i: i, user: i.config.User, env: i.config.Env,
+		args: slices.Concat(i.config.Entrypoint, args),
 	}
 }
 
@@ -148,9 +148,9 @@ func (c container) run(t *testing.T) (exit int, out string) {
 }
 
 // place creates a mount point in the image's files.
-func (img *image) place(t *testing.T, m mount) {
+func (i *image) place(t *testing.T, m mount) {
 	t.Helper()
-	at := filepath.Join(img.rootfs, m.to)
+	at := filepath.Join(i.rootfs, m.to)
 	if asRoot("test", "-e", at).Run() == nil {
 		return
 	}
@@ -224,12 +224,12 @@ func nsenter() string {
 }
 
 // lookPath finds a program as the container would.
-func (img *image) lookPath(path, name string) string {
+func (i *image) lookPath(path, name string) string {
 	if strings.Contains(name, "/") {
 		return name
 	}
 	for _, dir := range filepath.SplitList(path) {
-		if asRoot("test", "-x", filepath.Join(img.rootfs, dir, name)).Run() == nil {
+		if asRoot("test", "-x", filepath.Join(i.rootfs, dir, name)).Run() == nil {
 			return filepath.Join(dir, name)
 		}
 	}

@@ -75,21 +75,21 @@ func buildImage(t *testing.T, name string) *image {
 	return img
 }
 
-func (img *image) buildah(args ...string) *exec.Cmd {
-	return asRoot("buildah", append(slices.Clip(img.store), args...)...)
+func (i *image) buildah(args ...string) *exec.Cmd {
+	return asRoot("buildah", append(slices.Clip(i.store), args...)...)
 }
 
 // id returns the image's id: a digest of its config, which contains those of its files.
-func (img *image) id(t *testing.T) string {
+func (i *image) id(t *testing.T) string {
 	t.Helper()
-	return strings.TrimSpace(output(t, img.buildah("images", "--quiet", "--no-trunc", imageName)))
+	return strings.TrimSpace(output(t, i.buildah("images", "--quiet", "--no-trunc", imageName)))
 }
 
 // fetched returns how many bytes a registry transfers for it.
-func (img *image) fetched(t *testing.T) (size int64) {
+func (i *image) fetched(t *testing.T) (size int64) {
 	t.Helper()
 	to := filepath.Join(folder(t), "oci")
-	output(t, img.buildah("push", "--quiet", imageName, "oci:"+to+":x"))
+	output(t, i.buildah("push", "--quiet", imageName, "oci:"+to+":x"))
 	for line := range strings.Lines(output(t, asRoot("find", to+"/blobs", "-type", "f", "-printf", "%s\n"))) {
 		var n int64
 		if _, err := fmt.Sscan(line, &n); err != nil {

@@ -78,7 +78,7 @@ func NumberID(n uint64) RequestID { return RequestID{kind: idNumber, num: n} }
 func TextID(s string) RequestID { return RequestID{kind: idText, text: s} }
 
 // IsSet reports whether the request has an id.
-func (id RequestID) IsSet() bool { return id.kind != idAbsent }
+func (r RequestID) IsSet() bool { return r.kind != idAbsent }
 
 // Request is one decoded request of any op. One table defines which fields an op takes and needs
 // (see DecodeRequest). The decoder rejects a field that the op does not take, so every field that
@@ -254,8 +254,8 @@ type EnqueuedJob struct {
 }
 
 // Verb returns the field of the reply to an ack, nack or extend that holds the count.
-func (op Op) Verb() string {
-	switch op {
+func (o Op) Verb() string {
+	switch o {
 	case OpAck:
 		return "acked"
 	case OpNack:

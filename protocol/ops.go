@@ -256,12 +256,12 @@ func atIndex(i int, err *Error) *Error {
 }
 
 // String returns the id for messages and logs.
-func (id RequestID) String() string {
-	switch id.kind {
+func (r RequestID) String() string {
+	switch r.kind {
 	case idNumber:
-		return fmt.Sprint(id.num)
+		return fmt.Sprint(r.num)
 	case idText:
-		return fmt.Sprintf("%q", id.text)
+		return fmt.Sprintf("%q", r.text)
 	default:
 		return "none"
 	}

@@ -74,10 +74,10 @@ func push[T any](list []T, v T, hint int) []T {
 }
 
 // toView returns the view, completed with the fields that Job has too.
-func (j *anyJob) toView() JobView {
-	v := j.view
-	v.ID, v.Queue, v.Payload, v.Priority = j.ID, j.Queue, j.Payload, j.Priority
-	v.Attempt, v.MaxAttempts, v.EnqueuedAt = j.Attempt, j.MaxAttempts, j.EnqueuedAt
-	v.Key, v.Headers = j.Key, j.Headers
+func (a *anyJob) toView() JobView {
+	v := a.view
+	v.ID, v.Queue, v.Payload, v.Priority = a.ID, a.Queue, a.Payload, a.Priority
+	v.Attempt, v.MaxAttempts, v.EnqueuedAt = a.Attempt, a.MaxAttempts, a.EnqueuedAt
+	v.Key, v.Headers = a.Key, a.Headers
 	return v
 }

@@ -25,53 +25,53 @@ const maxScratch = 16 << 10
 
 var jsonOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
 
-func (s *jsonSource) init() { s.dec = jsontext.NewDecoder(&s.buf, jsonOptions...) }
+func (j *jsonSource) init() { j.dec = jsontext.NewDecoder(&j.buf, jsonOptions...) }
 
-func (s *jsonSource) open(b []byte) {
-	s.buf = *bytes.NewBuffer(b)
-	s.dec.Reset(&s.buf, jsonOptions...)
-	s.err = nil
+func (j *jsonSource) open(b []byte) {
+	j.buf = *bytes.NewBuffer(b)
+	j.dec.Reset(&j.buf, jsonOptions...)
+	j.err = nil
 }
 
-func (s *jsonSource) close() {
-	if s.buf.Cap() > 0 {
-		s.buf = bytes.Buffer{}
-		s.dec.Reset(&s.buf, jsonOptions...)
+func (j *jsonSource) close() {
+	if j.buf.Cap() > 0 {
+		j.buf = bytes.Buffer{}
+		j.dec.Reset(&j.buf, jsonOptions...)
 	}
-	if cap(s.scratch) > maxScratch {
-		s.scratch = nil
+	if cap(j.scratch) > maxScratch {
+		j.scratch = nil
 	}
-	s.err = nil
+	j.err = nil
 }
 
-func (s *jsonSource) note(err error) {
-	if err == nil || s.err != nil {
+func (j *jsonSource) note(err error) {
+	if err == nil || j.err != nil {
 		return
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		s.err = Errorf(CodeBadRequest, "the line is not one JSON object: it ends inside of it")
+		j.err = Errorf(CodeBadRequest, "the line is not one JSON object: it ends inside of it")
 		return
 	}
-	s.err = Errorf(CodeBadRequest, "the line is not one JSON object: %v", err)
+	j.err = Errorf(CodeBadRequest, "the line is not one JSON object: %v", err)
 }
 
-func (s *jsonSource) fault() *Error { return s.err }
+func (j *jsonSource) fault() *Error { return j.err }
 
-func (s *jsonSource) end() *Error {
-	if s.err != nil {
-		return s.err
+func (j *jsonSource) end() *Error {
+	if j.err != nil {
+		return j.err
 	}
-	if _, err := s.dec.ReadToken(); !errors.Is(err, io.EOF) {
+	if _, err := j.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Errorf(CodeBadRequest, "the line is not one JSON object: something follows it; end each message with a newline")
 	}
 	return nil
 }
 
-func (s *jsonSource) kind() kind {
-	if s.err != nil {
+func (j *jsonSource) kind() kind {
+	if j.err != nil {
 		return kindNone
 	}
-	switch s.dec.PeekKind() {
+	switch j.dec.PeekKind() {
 	case 'n':
 		return kindNull
 	case 't', 'f':
@@ -85,36 +85,36 @@ func (s *jsonSource) kind() kind {
 	case '{':
 		return kindMap
 	}
-	s.token() // returns the error that PeekKind found
-	if s.err == nil {
-		s.note(errors.New("a value is missing"))
+	j.token() // returns the error that PeekKind found
+	if j.err == nil {
+		j.note(errors.New("a value is missing"))
 	}
 	return kindNone
 }
 
-func (s *jsonSource) token() jsontext.Token {
-	t, err := s.dec.ReadToken()
-	s.note(err)
+func (j *jsonSource) token() jsontext.Token {
+	t, err := j.dec.ReadToken()
+	j.note(err)
 	return t
 }
 
-func (s *jsonSource) scalar() []byte {
-	v, err := s.dec.ReadValue()
-	s.note(err)
+func (j *jsonSource) scalar() []byte {
+	v, err := j.dec.ReadValue()
+	j.note(err)
 	return v
 }
 
-func (s *jsonSource) null() { s.token() }
+func (j *jsonSource) null() { j.token() }
 
-func (s *jsonSource) boolean() bool {
-	t := s.token()
-	return s.err == nil && t.Bool()
+func (j *jsonSource) boolean() bool {
+	t := j.token()
+	return j.err == nil && t.Bool()
 }
 
 // integer accepts only integer literals. It rejects 1.0 and 1e3, so that no client depends on how a
 // double is rounded.
-func (s *jsonSource) integer() (int64, intFault) {
-	v := s.scalar()
+func (j *jsonSource) integer() (int64, intFault) {
+	v := j.scalar()
 	negative := len(v) > 0 && v[0] == '-'
 	if negative {
 		v = v[1:]
@@ -137,81 +137,81 @@ func (s *jsonSource) integer() (int64, intFault) {
 	return n, intOK
 }
 
-func (s *jsonSource) view() []byte {
-	v := s.scalar()
-	if s.err != nil || len(v) < 2 {
+func (j *jsonSource) view() []byte {
+	v := j.scalar()
+	if j.err != nil || len(v) < 2 {
 		return nil
 	}
 	if bytes.IndexByte(v, '\\') < 0 {
 		return v[1 : len(v)-1]
 	}
 	var err error
-	s.scratch, err = jsontext.AppendUnquote(s.scratch[:0], v)
-	s.note(err)
-	return s.scratch
+	j.scratch, err = jsontext.AppendUnquote(j.scratch[:0], v)
+	j.note(err)
+	return j.scratch
 }
 
-func (s *jsonSource) start() int {
-	s.token()
+func (j *jsonSource) start() int {
+	j.token()
 	return -1
 }
 
-func (s *jsonSource) next(i, _ int) bool {
-	if s.err != nil || i == math.MaxInt {
+func (j *jsonSource) next(i, _ int) bool {
+	if j.err != nil || i == math.MaxInt {
 		return false
 	}
-	switch s.dec.PeekKind() {
+	switch j.dec.PeekKind() {
 	case '}', ']':
-		s.token()
+		j.token()
 		return false
 	case 0:
-		s.token()
+		j.token()
 		return false
 	}
 	return true
 }
 
-func (s *jsonSource) name() ([]byte, bool) {
-	if s.kind() != kindText {
+func (j *jsonSource) name() ([]byte, bool) {
+	if j.kind() != kindText {
 		return nil, false
 	}
-	return s.view(), true
+	return j.view(), true
 }
 
 // skip skips one value by tokens. The tokenizer's SkipValue recurses, up to ten thousand levels
 // deep.
-func (s *jsonSource) skip() {
-	base := s.dec.StackDepth()
-	for s.err == nil {
-		switch s.dec.PeekKind() {
+func (j *jsonSource) skip() {
+	base := j.dec.StackDepth()
+	for j.err == nil {
+		switch j.dec.PeekKind() {
 		case '{', '[', '}', ']', 0:
-			s.token()
+			j.token()
 		default:
-			s.scalar()
+			j.scalar()
 		}
-		if s.dec.StackDepth() > maxDepth {
-			s.note(errTooDeep)
+		if j.dec.StackDepth() > maxDepth {
+			j.note(errTooDeep)
 		}
-		if s.dec.StackDepth() <= base {
+		if j.dec.StackDepth() <= base {
 			return
 		}
 	}
 }
 
-func (s *jsonSource) mark() int { return s.dec.StackDepth() }
+func (j *jsonSource) mark() int { return j.dec.StackDepth() }
 
-func (s *jsonSource) resume(mark int) {
-	for s.err == nil && s.dec.StackDepth() > mark {
-		if k := s.dec.PeekKind(); k == '}' || k == ']' {
-			s.token()
+func (j *jsonSource) resume(mark int) {
+	for j.err == nil && j.dec.StackDepth() > mark {
+		if k := j.dec.PeekKind(); k == '}' || k == ']' {
+			j.token()
 		} else {
-			s.skip()
+			j.skip()
 		}
 	}
-	if s.err != nil {
+	if j.err != nil {
 		return
 	}
-	if _, n := s.dec.StackIndex(mark); n%2 == 1 { // the key was read, but not its value
-		s.skip()
+	if _, n := j.dec.StackIndex(mark); n%2 == 1 { // the key was read, but not its value
+		j.skip()
 	}
 }

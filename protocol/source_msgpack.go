@@ -18,52 +18,52 @@ type mpSource struct {
 	err *Error
 }
 
-func (s *mpSource) init()         { s.dec = msgpack.NewDecoder(s) }
-func (s *mpSource) open(b []byte) { s.b, s.i, s.err = b, 0, nil }
-func (s *mpSource) close()        { s.b, s.i, s.err = nil, 0, nil }
+func (m *mpSource) init()         { m.dec = msgpack.NewDecoder(m) }
+func (m *mpSource) open(b []byte) { m.b, m.i, m.err = b, 0, nil }
+func (m *mpSource) close()        { m.b, m.i, m.err = nil, 0, nil }
 
 // Read implements io.Reader for the library's decoder.
-func (s *mpSource) Read(p []byte) (int, error) {
-	if s.i >= len(s.b) && len(p) > 0 {
+func (m *mpSource) Read(p []byte) (int, error) {
+	if m.i >= len(m.b) && len(p) > 0 {
 		return 0, io.EOF
 	}
-	n := copy(p, s.b[s.i:])
-	s.i += n
+	n := copy(p, m.b[m.i:])
+	m.i += n
 	return n, nil
 }
 
 // ReadByte implements io.ByteReader for the library's decoder.
-func (s *mpSource) ReadByte() (byte, error) {
-	if s.i >= len(s.b) {
+func (m *mpSource) ReadByte() (byte, error) {
+	if m.i >= len(m.b) {
 		return 0, io.EOF
 	}
-	s.i++
-	return s.b[s.i-1], nil
+	m.i++
+	return m.b[m.i-1], nil
 }
 
 // UnreadByte implements io.ByteScanner for the library's decoder.
-func (s *mpSource) UnreadByte() error {
-	s.i--
+func (m *mpSource) UnreadByte() error {
+	m.i--
 	return nil
 }
 
 // note keeps the first error of the library. After the shape check there is none, unless the two
 // disagree about a byte. Such an error must not be lost.
-func (s *mpSource) note(err error) {
-	if err != nil && s.err == nil {
-		s.err = Errorf(CodeBadFrame, "the frame's body cannot be decoded at byte %d: %v", s.i, err)
+func (m *mpSource) note(err error) {
+	if err != nil && m.err == nil {
+		m.err = Errorf(CodeBadFrame, "the frame's body cannot be decoded at byte %d: %v", m.i, err)
 	}
 }
 
-func (s *mpSource) fault() *Error { return s.err }
+func (m *mpSource) fault() *Error { return m.err }
 
-func (s *mpSource) end() *Error { return s.err } // checkShape found that nothing follows
+func (m *mpSource) end() *Error { return m.err } // checkShape found that nothing follows
 
-func (s *mpSource) kind() kind {
-	if s.err != nil || s.i >= len(s.b) {
+func (m *mpSource) kind() kind {
+	if m.err != nil || m.i >= len(m.b) {
 		return kindNone
 	}
-	c := s.b[s.i]
+	c := m.b[m.i]
 	switch {
 	case msgpcode.IsFixedNum(c):
 		return kindNumber
@@ -86,83 +86,83 @@ func (s *mpSource) kind() kind {
 	}
 }
 
-func (s *mpSource) null() { s.note(s.dec.DecodeNil()) }
+func (m *mpSource) null() { m.note(m.dec.DecodeNil()) }
 
-func (s *mpSource) boolean() bool {
-	v, err := s.dec.DecodeBool()
-	s.note(err)
+func (m *mpSource) boolean() bool {
+	v, err := m.dec.DecodeBool()
+	m.note(err)
 	return v
 }
 
-func (s *mpSource) integer() (int64, intFault) {
-	switch s.b[s.i] {
+func (m *mpSource) integer() (int64, intFault) {
+	switch m.b[m.i] {
 	case msgpcode.Float, msgpcode.Double:
-		s.skip()
+		m.skip()
 		return 0, intNotWhole
 	case msgpcode.Uint64: // DecodeInt64 would return negative values for the upper half
-		u, err := s.dec.DecodeUint64()
-		s.note(err)
+		u, err := m.dec.DecodeUint64()
+		m.note(err)
 		if u > MaxSafeInt {
 			return 0, intTooLarge
 		}
 		return int64(u), intOK
 	}
-	n, err := s.dec.DecodeInt64()
-	s.note(err)
+	n, err := m.dec.DecodeInt64()
+	m.note(err)
 	if n > MaxSafeInt || n < -MaxSafeInt {
 		return 0, intTooLarge
 	}
 	return n, intOK
 }
 
-func (s *mpSource) view() []byte {
-	n, err := s.dec.DecodeBytesLen()
-	s.note(err)
-	if err != nil || n < 0 || n > len(s.b)-s.i {
+func (m *mpSource) view() []byte {
+	n, err := m.dec.DecodeBytesLen()
+	m.note(err)
+	if err != nil || n < 0 || n > len(m.b)-m.i {
 		return nil
 	}
-	v := s.b[s.i : s.i+n : s.i+n]
-	s.i += n
+	v := m.b[m.i : m.i+n : m.i+n]
+	m.i += n
 	return v
 }
 
-func (s *mpSource) start() (n int) {
+func (m *mpSource) start() (n int) {
 	var err error
-	if s.kind() == kindMap {
-		n, err = s.dec.DecodeMapLen()
+	if m.kind() == kindMap {
+		n, err = m.dec.DecodeMapLen()
 	} else {
-		n, err = s.dec.DecodeArrayLen()
+		n, err = m.dec.DecodeArrayLen()
 	}
-	s.note(err)
+	m.note(err)
 	return n
 }
 
-func (s *mpSource) next(i, n int) bool { return i < n && s.err == nil }
+func (m *mpSource) next(i, n int) bool { return i < n && m.err == nil }
 
-func (s *mpSource) name() ([]byte, bool) {
-	if s.kind() != kindText {
+func (m *mpSource) name() ([]byte, bool) {
+	if m.kind() != kindText {
 		return nil, false
 	}
-	return s.view(), true
+	return m.view(), true
 }
 
 // skip skips one value with the walk of the shape check. The library's Skip recurses.
-func (s *mpSource) skip() {
+func (m *mpSource) skip() {
 	for left := uint64(1); left > 0; left-- {
-		size, children, err := measure(s.b[s.i:])
+		size, children, err := measure(m.b[m.i:])
 		if err != nil {
-			s.note(err)
+			m.note(err)
 			return
 		}
-		s.i += size
+		m.i += size
 		left += children
 	}
 }
 
-func (s *mpSource) mark() int { return s.i }
+func (m *mpSource) mark() int { return m.i }
 
-func (s *mpSource) resume(mark int) {
-	s.i = mark
-	s.skip()
-	s.skip()
+func (m *mpSource) resume(mark int) {
+	m.i = mark
+	m.skip()
+	m.skip()
 }

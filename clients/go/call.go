@@ -42,18 +42,18 @@ func newCall(ctx context.Context, req *protocol.Request) *call {
 }
 
 // leases returns the leases that the call settles or extends.
-func (cl *call) leases() []string {
-	if cl.req.Leases != nil {
-		return cl.req.Leases
+func (c *call) leases() []string {
+	if c.req.Leases != nil {
+		return c.req.Leases
 	}
-	if cl.req.Lease != "" {
-		return []string{cl.req.Lease}
+	if c.req.Lease != "" {
+		return []string{c.req.Lease}
 	}
 	return nil
 }
 
-func (cl *call) settles() bool {
-	return cl.req.Op == protocol.OpAck || cl.req.Op == protocol.OpNack
+func (c *call) settles() bool {
+	return c.req.Op == protocol.OpAck || c.req.Op == protocol.OpNack
 }
 
 // repeatable reports whether the client can send the request again although the sidecar may have

@@ -97,8 +97,8 @@ func (c *Client) sendHello(l *connection) (*protocol.HelloReply, error) {
 }
 
 // next reads one reply.
-func (l *connection) next() (*protocol.Reply, error) {
-	body, codec, err := l.in.Next()
+func (c *connection) next() (*protocol.Reply, error) {
+	body, codec, err := c.in.Next()
 	if err != nil {
 		return nil, readError(err)
 	}
@@ -286,12 +286,12 @@ func (c *Client) write(ctx context.Context, l *connection) {
 }
 
 // send writes b. If that fails, it closes the connection, so that the reader ends and reports why.
-func (l *connection) send(b []byte) bool {
+func (c *connection) send(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	if _, err := l.conn.Write(b); err != nil {
-		l.conn.Close()
+	if _, err := c.conn.Write(b); err != nil {
+		c.conn.Close()
 		return false
 	}
 	return true

@@ -21,24 +21,24 @@ type heldConn struct {
 	held, proceed chan struct{} // nil: no write waits
 }
 
-func (c *heldConn) hold() (held, proceed chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writes, c.held, c.proceed = 0, make(chan struct{}), make(chan struct{})
-	return c.held, c.proceed
+func (h *heldConn) hold() (held, proceed chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.writes, h.held, h.proceed = 0, make(chan struct{}), make(chan struct{})
+	return h.held, h.proceed
 }
 
-func (c *heldConn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	c.writes++
-	held, proceed := c.held, c.proceed
-	c.held = nil
-	c.mu.Unlock()
+func (h *heldConn) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	h.writes++
+	held, proceed := h.held, h.proceed
+	h.held = nil
+	h.mu.Unlock()
 	if held != nil {
 		close(held)
 		<-proceed
 	}
-	return c.Conn.Write(b)
+	return h.Conn.Write(b)
 }
 
 // TestGoroutinesShareAWrite shows that what goroutines send while a write is under way goes into one write.

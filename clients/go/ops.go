@@ -272,16 +272,16 @@ type Change struct {
 	RunAt    *time.Time     // ready at this time; not with Delay
 }
 
-func (ch Change) check() error {
+func (c Change) check() error {
 	switch {
-	case ch.Priority == nil && ch.Delay == nil && ch.RunAt == nil:
+	case c.Priority == nil && c.Delay == nil && c.RunAt == nil:
 		return protocol.BadField("Priority", "Priority, Delay and RunAt are nil: set what to change")
-	case ch.Delay != nil && ch.RunAt != nil:
+	case c.Delay != nil && c.RunAt != nil:
 		return protocol.BadField("RunAt", "Delay and RunAt exclude each other")
-	case ch.Delay != nil:
-		return checkSpan("Delay", *ch.Delay, 0, protocol.MaxDelayMS)
-	case ch.RunAt != nil && (ch.RunAt.UnixMilli() < 0 || ch.RunAt.UnixMilli() > protocol.MaxRunAt):
-		return protocol.BadField("RunAt", "RunAt is %v; it must be in the years 1970 to 9999", *ch.RunAt)
+	case c.Delay != nil:
+		return checkSpan("Delay", *c.Delay, 0, protocol.MaxDelayMS)
+	case c.RunAt != nil && (c.RunAt.UnixMilli() < 0 || c.RunAt.UnixMilli() > protocol.MaxRunAt):
+		return protocol.BadField("RunAt", "RunAt is %v; it must be in the years 1970 to 9999", *c.RunAt)
 	}
 	return nil
 }

@@ -105,19 +105,19 @@ func (s *Settler) wakeLocked() {
 }
 
 // answerLocked ends a settle with its answer. The reader calls it, so an error is for another goroutine.
-func (st *settle) answerLocked(res result) {
+func (s *settle) answerLocked(res result) {
 	if res.err == nil {
-		st.settler.removeLocked(st)
+		s.settler.removeLocked(s)
 		return
 	}
 	go func() {
-		c := st.settler.client
-		if _, err := c.repeat(st.ctx, &st.req, st.since, st.resent, res); err != nil {
-			st.failed(err)
+		c := s.settler.client
+		if _, err := c.repeat(s.ctx, &s.req, s.since, s.resent, res); err != nil {
+			s.failed(err)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		st.settler.removeLocked(st)
+		s.settler.removeLocked(s)
 	}()
 }
 

@@ -72,51 +72,51 @@ type openCall struct {
 	call    *pending[*protocol.Reply]
 }
 
-func (p *replay) end(n int) *end {
-	e := p.ends[n]
+func (r *replay) end(n int) *end {
+	e := r.ends[n]
 	if e == nil {
-		_, c, peer := connected(p.t, qsidecar.Options{Retry: -1})
+		_, c, peer := connected(r.t, qsidecar.Options{Retry: -1})
 		e = &end{client: c, peer: peer}
-		p.ends[n] = e
+		r.ends[n] = e
 	}
 	return e
 }
 
-func (p *replay) step(s transcript.Step) {
-	p.t.Helper()
-	e := p.end(s.Conn)
+func (r *replay) step(s transcript.Step) {
+	r.t.Helper()
+	e := r.end(s.Conn)
 	switch s.Kind {
 	case transcript.HangUp:
 		if err := e.client.Close(); err != nil {
-			p.t.Errorf("line %d: %v", p.line, err)
+			r.t.Errorf("line %d: %v", r.line, err)
 		}
 	case transcript.ServerClose:
 		e.peer.close()
 	case transcript.Send:
-		p.send(e, s.Message)
+		r.send(e, s.Message)
 	case transcript.Receive:
-		p.receive(e, s.Message)
+		r.receive(e, s.Message)
 	}
 }
 
 // send lets the client send a message and reads it, unless the test skips the message.
-func (p *replay) send(e *end, m map[string]any) {
-	p.t.Helper()
-	body, err := transcript.ToMsgpack(p.concrete("", m).(map[string]any))
+func (r *replay) send(e *end, m map[string]any) {
+	r.t.Helper()
+	body, err := transcript.ToMsgpack(r.concrete("", m).(map[string]any))
 	if err != nil {
-		p.t.Fatalf("line %d: %v", p.line, err)
+		r.t.Fatalf("line %d: %v", r.line, err)
 	}
 	want := new(protocol.Request)
 	if err := protocol.Msgpack.DecodeRequest(body, protocol.NewLimits(1<<20), want); err != nil || want.Op == protocol.OpHello {
 		return
 	}
-	p.ops[want.Op]++
-	c := call(p.t.Context(), e.client, *want)
+	r.ops[want.Op]++
+	c := call(r.t.Context(), e.client, *want)
 	got := e.peer.expect(want.Op)
 	sent := *got
 	sent.ID = want.ID
 	if d := cmp.Diff(*want, sent, cmp.AllowUnexported(protocol.RequestID{})); d != "" {
-		p.t.Fatalf("line %d: the client sent another message (-transcript +sent):\n%s", p.line, d)
+		r.t.Fatalf("line %d: the client sent another message (-transcript +sent):\n%s", r.line, d)
 	}
 	e.open = append(e.open, openCall{idText(m), got, c})
 }
@@ -129,22 +129,22 @@ func idText(m map[string]any) string {
 }
 
 // receive answers a call as in the transcript and checks the result.
-func (p *replay) receive(e *end, m map[string]any) {
-	p.t.Helper()
+func (r *replay) receive(e *end, m map[string]any) {
+	r.t.Helper()
 	var frame map[string]any
 	i := slices.IndexFunc(e.open, func(o openCall) bool { return o.id == idText(m) })
 	if _, event := m["event"]; !event && i < 0 {
 		return // the request was skipped
 	}
-	frame = p.concrete("", m).(map[string]any)
+	frame = r.concrete("", m).(map[string]any)
 	delete(frame, "id")
 	body, err := transcript.ToMsgpack(frame)
 	if err != nil {
-		p.t.Fatalf("line %d: %v", p.line, err)
+		r.t.Fatalf("line %d: %v", r.line, err)
 	}
 	rep := new(protocol.Reply)
 	if err := protocol.Msgpack.DecodeReply(body, rep); err != nil {
-		p.t.Fatalf("line %d: %v", p.line, err)
+		r.t.Fatalf("line %d: %v", r.line, err)
 	}
 	if rep.Event != "" {
 		e.peer.send(rep)
@@ -153,41 +153,41 @@ func (p *replay) receive(e *end, m map[string]any) {
 	o := e.open[i]
 	e.open = slices.Delete(e.open, i, i+1)
 	rep.ID = o.request.ID
-	p.write(e, body, rep)
-	got, err := o.call.wait(p.t)
+	r.write(e, body, rep)
+	got, err := o.call.wait(r.t)
 	var pe *protocol.Error
 	switch {
 	case rep.Error != nil:
 		if !errors.As(err, &pe) || pe.Code != rep.Error.Code {
-			p.t.Errorf("line %d: the call returned %v, want %v", p.line, err, rep.Error)
+			r.t.Errorf("line %d: the call returned %v, want %v", r.line, err, rep.Error)
 		}
 	case err != nil:
-		p.t.Errorf("line %d: the call returned %v", p.line, err)
+		r.t.Errorf("line %d: the call returned %v", r.line, err)
 	default:
 		if d := cmp.Diff(rep, got, cmp.AllowUnexported(protocol.RequestID{})); d != "" {
-			p.t.Errorf("line %d: the caller got another answer (-transcript +got):\n%s", p.line, d)
+			r.t.Errorf("line %d: the caller got another answer (-transcript +got):\n%s", r.line, d)
 		}
 	}
 }
 
 // write sends the body that the transcript's own encoder created. It adds the id of the client's
 // request as the last entry of the map.
-func (p *replay) write(e *end, body []byte, rep *protocol.Reply) {
-	p.t.Helper()
+func (r *replay) write(e *end, body []byte, rep *protocol.Reply) {
+	r.t.Helper()
 	if body[0]&0xf0 != 0x80 || body[0] == 0x8f {
-		p.t.Fatalf("line %d: the reply is no small map", p.line)
+		r.t.Fatalf("line %d: the reply is no small map", r.line)
 	}
 	id := protocol.Msgpack.AppendReply(nil, &protocol.Reply{ID: rep.ID, OK: true})
 	// frame: length, fixmap of 2, then "id" and its value, then "ok": true
 	entry, ok := strings.CutSuffix(string(id[5:]), "\xa2ok\xc3")
 	if !ok || !strings.HasPrefix(entry, "\xa2id") {
-		p.t.Fatalf("the codec writes a reply as %x, which this test does not know", id)
+		r.t.Fatalf("the codec writes a reply as %x, which this test does not know", id)
 	}
 	frame := append([]byte{body[0] + 1}, body[1:]...)
 	frame = append(frame, entry...)
 	out := append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
 	if _, err := e.peer.conn.Write(out); err != nil {
-		p.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 
@@ -199,7 +199,7 @@ var numbers = []string{"generation", "uptime_ms", "failed_at",
 }
 
 // concrete replaces the patterns of a message by values.
-func (p *replay) concrete(key string, v any) any {
+func (r *replay) concrete(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := make(map[string]any)
@@ -207,22 +207,22 @@ func (p *replay) concrete(key string, v any) any {
 			if k == "..." || e == "$?" {
 				continue
 			}
-			out[k] = p.concrete(k, e)
+			out[k] = r.concrete(k, e)
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = p.concrete(key, e)
+			out[i] = r.concrete(key, e)
 		}
 		return out
 	case string:
-		return p.value(key, v)
+		return r.value(key, v)
 	}
 	return v
 }
 
-func (p *replay) value(key, s string) any {
+func (r *replay) value(key, s string) any {
 	name, ok := strings.CutPrefix(s, "$")
 	if !ok {
 		return s
@@ -230,20 +230,20 @@ func (p *replay) value(key, s string) any {
 	if rest, ok := strings.CutPrefix(name, "$"); ok {
 		return "$" + rest
 	}
-	if v, ok := p.vars[name]; ok {
+	if v, ok := r.vars[name]; ok {
 		return v
 	}
 	var v any = "some-" + strings.TrimLeft(name, "_>")
 	switch {
 	case slices.Contains(numbers, key):
-		v = json.Number(strconv.Itoa(len(p.vars) + 1))
+		v = json.Number(strconv.Itoa(len(r.vars) + 1))
 	case key == "queues" || key == "history":
 		v = []any{}
 	case key == "job" || key == "jobs": // if only the reply to an enqueue has a pattern
 		v = map[string]any{"id": v}
 	}
 	if name != "_" && name[0] != '>' {
-		p.vars[name] = v
+		r.vars[name] = v
 	}
 	return v
 }

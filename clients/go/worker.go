@@ -209,23 +209,23 @@ type workerRun struct {
 }
 
 // dial connects. It tries until ctx ends.
-func (r *workerRun) dial(ctx context.Context) (err error) {
-	opts := r.Options
+func (w *workerRun) dial(ctx context.Context) (err error) {
+	opts := w.Options
 	opts.OnLost = func(leases []string) {
-		r.onLost(leases)
-		if r.Options.OnLost != nil {
-			r.Options.OnLost(leases)
+		w.onLost(leases)
+		if w.Options.OnLost != nil {
+			w.Options.OnLost(leases)
 		}
 	}
-	opts.onOutage = r.outage
+	opts.onOutage = w.outage
 	for tries := 1; ; tries++ {
-		r.client, err = r.dialOnce(ctx, opts)
+		w.client, err = w.dialOnce(ctx, opts)
 		var wire *protocol.Error
-		if err == nil || errors.As(err, &wire) || r.Drain {
+		if err == nil || errors.As(err, &wire) || w.Drain {
 			return err
 		}
 		if tries == 1 {
-			r.log.Warn("qsidecar: " + err.Error() + "; trying again")
+			w.log.Warn("qsidecar: " + err.Error() + "; trying again")
 		}
 		if !pause(ctx, backoff(tries)) {
 			return err
@@ -234,8 +234,8 @@ func (r *workerRun) dial(ctx context.Context) (err error) {
 }
 
 // dialOnce connects. With Drain it gives up on a stopped sidecar after drainTime.
-func (r *workerRun) dialOnce(ctx context.Context, opts Options) (*Client, error) {
-	if r.Drain {
+func (w *workerRun) dialOnce(ctx context.Context, opts Options) (*Client, error) {
+	if w.Drain {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, drainTime, errNoHello)
 		defer cancel()
@@ -244,63 +244,63 @@ func (r *workerRun) dialOnce(ctx context.Context, opts Options) (*Client, error)
 }
 
 // graceAfter ends the handlers' contexts once the grace after ctx's end is over. end cancels that.
-func (r *workerRun) graceAfter(ctx context.Context) (end func()) {
-	if r.Grace <= 0 {
+func (w *workerRun) graceAfter(ctx context.Context) (end func()) {
+	if w.Grace <= 0 {
 		return func() {}
 	}
 	ended := context.AfterFunc(ctx, func() {
-		if pause(r.handlers, r.Grace) {
-			r.stop(ErrStopped)
+		if pause(w.handlers, w.Grace) {
+			w.stop(ErrStopped)
 		}
 	})
 	return func() { ended() }
 }
 
-func (r *workerRun) onLost(leases []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (w *workerRun) onLost(leases []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, l := range leases {
-		if end := r.jobs[l]; end != nil { // if it is nil, the job has ended, or it has not started and run checks its lease
+		if end := w.jobs[l]; end != nil { // if it is nil, the job has ended, or it has not started and run checks its lease
 			end(ErrLost)
 		}
 	}
 }
 
 // work claims and runs one job after another until ctx ends.
-func (r *workerRun) work(ctx context.Context) error {
+func (w *workerRun) work(ctx context.Context) error {
 	wait := claimWait
-	if r.Drain {
+	if w.Drain {
 		wait = 0
 	}
-	for failures := 0; r.settler.WaitToClaim(ctx) == nil; {
-		unanswered := r.Drain && r.settler.Unanswered() > 0
-		jobs, err := r.claim(ctx, wait)
+	for failures := 0; w.settler.WaitToClaim(ctx) == nil; {
+		unanswered := w.Drain && w.settler.Unanswered() > 0
+		jobs, err := w.claim(ctx, wait)
 		if unanswered && IsCode(err, protocol.CodeBusy) { // jobs_per_connection counts the jobs of these settles
 			err = nil
 		}
 		switch {
 		case ctx.Err() != nil:
-			r.returnJobs(jobs)
+			w.returnJobs(jobs)
 			return nil
-		case err != nil && (r.Drain || !retryable(err)):
+		case err != nil && (w.Drain || !retryable(err)):
 			return err
 		case err != nil:
-			r.outage(err)
+			w.outage(err)
 			failures++
 			pause(ctx, 4*backoff(failures))
 			continue
 		case len(jobs) == 0 && unanswered: // one of the acks can store follow-up jobs
-			_ = r.settler.Wait(ctx) // the loop checks ctx
+			_ = w.settler.Wait(ctx) // the loop checks ctx
 			continue
-		case len(jobs) == 0 && r.Drain:
+		case len(jobs) == 0 && w.Drain:
 			return nil
 		}
 		failures = 0
-		r.outage(nil)
-		for len(jobs) > 0 && r.settler.Begin(ctx) == nil {
-			jobs = append(jobs[1:], r.run(ctx, &Job{Job: jobs[0]})...)
+		w.outage(nil)
+		for len(jobs) > 0 && w.settler.Begin(ctx) == nil {
+			jobs = append(jobs[1:], w.run(ctx, &Job{Job: jobs[0]})...)
 		}
-		r.returnJobs(jobs)
+		w.returnJobs(jobs)
 	}
 	return nil
 }
@@ -308,93 +308,93 @@ func (r *workerRun) work(ctx context.Context) error {
 // outage logs that no jobs can be claimed (err), or that they can again (nil). It logs each outage
 // once, whatever the concurrency is. The goroutine that reads calls it, so another one logs: a slog.Handler can
 // wait, also for the sidecar.
-func (r *workerRun) outage(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.outageLogged == (err != nil) {
+func (w *workerRun) outage(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.outageLogged == (err != nil) {
 		return
 	}
-	r.outageLogged = err != nil
-	r.outages = append(r.outages, err)
-	if len(r.outages) == 1 {
-		r.outageLog.Go(r.logOutages)
+	w.outageLogged = err != nil
+	w.outages = append(w.outages, err)
+	if len(w.outages) == 1 {
+		w.outageLog.Go(w.logOutages)
 	}
 }
 
 // logOutages logs outages in their order until none is left.
-func (r *workerRun) logOutages() {
+func (w *workerRun) logOutages() {
 	for more := true; more; {
-		r.mu.Lock()
-		err := r.outages[0]
-		r.mu.Unlock()
+		w.mu.Lock()
+		err := w.outages[0]
+		w.mu.Unlock()
 		if err != nil {
-			r.log.Warn("qsidecar: can't claim jobs", "error", err)
+			w.log.Warn("qsidecar: can't claim jobs", "error", err)
 		} else {
-			r.log.Warn("qsidecar: jobs can be claimed again")
+			w.log.Warn("qsidecar: jobs can be claimed again")
 		}
-		r.mu.Lock()
-		r.outages = r.outages[1:]
-		more = len(r.outages) > 0
-		r.mu.Unlock()
+		w.mu.Lock()
+		w.outages = w.outages[1:]
+		more = len(w.outages) > 0
+		w.mu.Unlock()
 	}
 }
 
 // claim claims a job. With Drain it limits the wait for a stopped sidecar.
-func (r *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
-	if r.Drain {
+func (w *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.Job, error) {
+	if w.Drain {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, drainTime)
 		defer cancel()
 	}
-	return r.client.Claim(ctx, Claim{Queues: r.Queues, Order: r.order(), Wait: wait})
+	return w.client.Claim(ctx, Claim{Queues: w.Queues, Order: w.order(), Wait: wait})
 }
 
 // order is the order of the worker's claims. It is empty for a single queue.
-func (r *workerRun) order() protocol.Order {
-	if len(r.Queues) == 1 {
+func (w *workerRun) order() protocol.Order {
+	if len(w.Queues) == 1 {
 		return ""
 	}
-	return cmp.Or(r.Order, protocol.OrderRotate)
+	return cmp.Or(w.Order, protocol.OrderRotate)
 }
 
 // returnJobs returns jobs that arrived after the end of ctx.
-func (r *workerRun) returnJobs(jobs []protocol.Job) {
+func (w *workerRun) returnJobs(jobs []protocol.Job) {
 	for _, j := range jobs {
 		at := time.Duration(0)
-		if err := r.client.Nack(r.base, j.Lease, Nack{Snooze: true, Delay: &at}); err != nil {
-			r.log.Warn("qsidecar: could not return a job; it is released when the connection closes", "job", j.ID, "error", err)
+		if err := w.client.Nack(w.base, j.Lease, Nack{Snooze: true, Delay: &at}); err != nil {
+			w.log.Warn("qsidecar: could not return a job; it is released when the connection closes", "job", j.ID, "error", err)
 		}
 	}
 }
 
 // run runs the handler, after Begin, and settles the job. It returns the jobs that the settle claimed.
-func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
-	handling, cancel := context.WithCancelCause(r.handlers)
+func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
+	handling, cancel := context.WithCancelCause(w.handlers)
 	defer cancel(nil)
 	if ms, ok := job.TimeoutMS.Get(); ok {
 		var done context.CancelFunc
 		handling, done = context.WithTimeout(handling, time.Duration(ms)*time.Millisecond)
 		defer done()
 	}
-	r.mu.Lock()
-	r.jobs[job.Lease] = cancel
-	r.mu.Unlock()
-	held := r.client.Holds(job.Lease) // otherwise it was lost before r.jobs had the job, possibly while the job waited for Begin
+	w.mu.Lock()
+	w.jobs[job.Lease] = cancel
+	w.mu.Unlock()
+	held := w.client.Holds(job.Lease) // otherwise it was lost before r.jobs had the job, possibly while the job waited for Begin
 	var err error
 	if held {
-		err = r.handle(handling, job)
+		err = w.handle(handling, job)
 	}
-	r.mu.Lock()
-	delete(r.jobs, job.Lease)
-	r.mu.Unlock()
+	w.mu.Lock()
+	delete(w.jobs, job.Lease)
+	w.mu.Unlock()
 	switch {
 	case !held:
-		r.settler.End()
-		r.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost before it began: another worker can have it")
+		w.settler.End()
+		w.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost before it began: another worker can have it")
 		return nil
 	case errors.Is(context.Cause(handling), ErrLost):
-		r.settler.End()
-		r.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
+		w.settler.End()
+		w.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
 		return nil
 	}
 	if err != nil {
@@ -402,17 +402,17 @@ func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 			err = fmt.Errorf("%w (the handler's error: %s)", wrong, wireText(err))
 		}
 		level, text := failureLog(job, err)
-		r.jobLog(&job.Job).Log(ctx, level, text, "error", err)
+		w.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}
-	return r.settle(ctx, newOutcome(job, err))
+	return w.settle(ctx, newOutcome(job, err))
 }
 
-func (r *workerRun) jobLog(job *protocol.Job) *slog.Logger {
-	return r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
+func (w *workerRun) jobLog(job *protocol.Job) *slog.Logger {
+	return w.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
 }
 
 // handle calls the handler in its own goroutine, which the handler can end.
-func (r *workerRun) handle(ctx context.Context, job *Job) (err error) {
+func (w *workerRun) handle(ctx context.Context, job *Job) (err error) {
 	done := make(chan struct{})
 	err = errors.New("the handler ended its goroutine (runtime.Goexit)")
 	go func() {
@@ -422,7 +422,7 @@ func (r *workerRun) handle(ctx context.Context, job *Job) (err error) {
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 			}
 		}()
-		err = r.Handler(ctx, job)
+		err = w.Handler(ctx, job)
 	}()
 	<-done
 	return err

@@ -102,12 +102,12 @@ type waitingLog struct {
 	begun, done chan struct{}
 }
 
-func (l waitingLog) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level == slog.LevelWarn && len(l.begun) == 0 {
-		l.begun <- struct{}{}
-		<-l.done
+func (w waitingLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && len(w.begun) == 0 {
+		w.begun <- struct{}{}
+		<-w.done
 	}
-	return l.lines.Handle(ctx, r)
+	return w.lines.Handle(ctx, r)
 }
 
 // TestWorkerConnectsWhileItsLogWaits checks that the client connects again while the log handler handles the outage. A

@@ -55,26 +55,26 @@ func newOutcome(job *Job, failed error) *outcome {
 
 // settle sends the outcome of a job behind the worker, which goes on. If the sidecar prefers it, or with
 // SyncAck, settle waits, and also claims, which saves a round trip. It then returns the jobs of the claim.
-func (r *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job) {
-	if !r.SyncAck && !r.settler.Joins() {
-		r.settler.Settle(r.base, &o.request, func(err error) {
-			for err != nil && r.settleAgain(ctx, o, err) {
-				_, err = r.client.Call(r.base, &o.request)
+func (w *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job) {
+	if !w.SyncAck && !w.settler.Joins() {
+		w.settler.Settle(w.base, &o.request, func(err error) {
+			for err != nil && w.settleAgain(ctx, o, err) {
+				_, err = w.client.Call(w.base, &o.request)
 			}
 		})
 		return nil
 	}
-	defer r.settler.End()
+	defer w.settler.End()
 	for {
 		req := o.request
 		if len(next) == 0 && ctx.Err() == nil {
-			req.Claim = &protocol.NextClaim{Queues: r.Queues, Order: r.order()}
+			req.Claim = &protocol.NextClaim{Queues: w.Queues, Order: w.order()}
 		}
-		rep, err := r.client.Call(r.base, &req)
+		rep, err := w.client.Call(w.base, &req)
 		if rep != nil { // it can have jobs beside an error
 			next = append(next, rep.Jobs...)
 		}
-		if err == nil || !r.settleAgain(ctx, o, err) {
+		if err == nil || !w.settleAgain(ctx, o, err) {
 			return next
 		}
 	}
@@ -82,8 +82,8 @@ func (r *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job
 
 // settleAgain reports whether to send the outcome again after an error, and pauses before. If the worker gave
 // up while the database is unavailable, finished work would be done twice.
-func (r *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool {
-	log := r.jobLog(&o.job)
+func (w *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool {
+	log := w.jobLog(&o.job)
 	o.tries++
 	var either *SettledOrLostError
 	switch {
@@ -92,7 +92,7 @@ func (r *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool
 		return false
 	case IsLost(err):
 		log.Warn("qsidecar: the job could not be settled: its lease was lost")
-		r.reportLost(o.job.Lease)
+		w.reportLost(o.job.Lease)
 		return false
 	case !o.refused && rejected(err): // its Result, Then or Delay are invalid, which is the handler's mistake
 		log.Error("qsidecar: the job's outcome was refused, so the attempt has failed", "error", err)
@@ -110,13 +110,13 @@ func (r *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool
 }
 
 // reportLost calls OnLost for a lease whose settle came too late. It is not called by the goroutine that reads.
-func (r *workerRun) reportLost(lease string) {
-	f := r.Options.OnLost
+func (w *workerRun) reportLost(lease string) {
+	f := w.Options.OnLost
 	if f == nil {
 		return
 	}
-	r.client.callbackMu.Lock()
-	defer r.client.callbackMu.Unlock()
+	w.client.callbackMu.Lock()
+	defer w.client.callbackMu.Unlock()
 	f([]string{lease})
 }
 

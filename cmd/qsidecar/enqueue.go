@@ -29,47 +29,47 @@ type jobFlags struct {
 	timeout     durationFlag
 }
 
-func (f *jobFlags) add(cmd *cobra.Command) {
-	f.delay.max = protocol.MaxDelayMS * time.Millisecond
-	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
-	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
-	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
-	cmd.Flags().Var(&f.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
-	cmd.Flags().StringVar(&f.key, "key", "", "store nothing if a job has this key, or had it within key_ttl (10m)")
-	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; repeatable")
-	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
-	cmd.Flags().Var(&f.timeout, "timeout", "time limit of one run (default: the queue's)")
+func (j *jobFlags) add(cmd *cobra.Command) {
+	j.delay.max = protocol.MaxDelayMS * time.Millisecond
+	j.timeout.min, j.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
+	cmd.Flags().Int16Var(&j.priority, "priority", 0, "higher goes first (-32768 to 32767)")
+	cmd.Flags().Var(&j.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
+	cmd.Flags().Var(&j.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
+	cmd.Flags().StringVar(&j.key, "key", "", "store nothing if a job has this key, or had it within key_ttl (10m)")
+	cmd.Flags().StringArrayVar(&j.headers, "header", nil, "`name=value` to go with the job; repeatable")
+	cmd.Flags().IntVar(&j.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
+	cmd.Flags().Var(&j.timeout, "timeout", "time limit of one run (default: the queue's)")
 }
 
 // job returns the job that the flags describe, without a payload.
-func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
-	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
-	if f.delay.set {
-		job.DelayMS = protocol.Some(f.delay.d.Milliseconds())
+func (j *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
+	job := protocol.NewJob{Queue: queue, Priority: int64(j.priority), Key: j.key}
+	if j.delay.set {
+		job.DelayMS = protocol.Some(j.delay.d.Milliseconds())
 	}
-	if f.runAt.set {
-		if f.delay.set {
+	if j.runAt.set {
+		if j.delay.set {
 			return job, usagef("--delay and --run-at exclude each other: leave one of them out")
 		}
-		job.RunAt = protocol.Some(f.runAt.at.UnixMilli())
+		job.RunAt = protocol.Some(j.runAt.at.UnixMilli())
 	}
-	if f.timeout.set {
-		job.TimeoutMS = protocol.Some(f.timeout.d.Milliseconds())
+	if j.timeout.set {
+		job.TimeoutMS = protocol.Some(j.timeout.d.Milliseconds())
 	}
 	if cmd.Flags().Changed("max-attempts") {
-		if f.maxAttempts < 1 || f.maxAttempts > protocol.MaxMaxAttempt {
-			return job, usagef("--max-attempts: %d is outside 1 to %d", f.maxAttempts, protocol.MaxMaxAttempt)
+		if j.maxAttempts < 1 || j.maxAttempts > protocol.MaxMaxAttempt {
+			return job, usagef("--max-attempts: %d is outside 1 to %d", j.maxAttempts, protocol.MaxMaxAttempt)
 		}
-		job.MaxAttempts = protocol.Some(int64(f.maxAttempts))
+		job.MaxAttempts = protocol.Some(int64(j.maxAttempts))
 	}
-	if cmd.Flags().Changed("key") && f.key == "" {
+	if cmd.Flags().Changed("key") && j.key == "" {
 		return job, usagef("--key: the key must not be empty: leave the flag out, or give one")
 	}
-	if !utf8.ValidString(f.key) {
-		return job, usagef("--key: %q is not valid UTF-8", f.key)
+	if !utf8.ValidString(j.key) {
+		return job, usagef("--key: %q is not valid UTF-8", j.key)
 	}
 	var err error
-	if job.Headers, err = parseHeaders(f.headers); err != nil {
+	if job.Headers, err = parseHeaders(j.headers); err != nil {
 		return job, err
 	}
 	return withTrace(job, env), nil

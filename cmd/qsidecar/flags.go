@@ -45,7 +45,7 @@ type instantFlag struct {
 // instantLayouts are how people write an instant. Those without a zone are in the host's.
 var instantLayouts = []string{time.RFC3339, "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04"}
 
-func (f *instantFlag) Set(s string) error {
+func (i *instantFlag) Set(s string) error {
 	for _, layout := range instantLayouts {
 		at, err := time.ParseInLocation(layout, s, time.Local)
 		if err != nil {
@@ -54,17 +54,17 @@ func (f *instantFlag) Set(s string) error {
 		if ms := at.UnixMilli(); ms < 0 || ms > protocol.MaxRunAt {
 			return fmt.Errorf("%s is outside the years 1970 to 9999", s)
 		}
-		f.at, f.set = at, true
+		i.at, i.set = at, true
 		return nil
 	}
 	return fmt.Errorf("%q is not a time: write it as 2027-01-31 18:30, or with a zone as 2027-01-31T18:30Z", s)
 }
 
-func (f *instantFlag) String() string {
-	if !f.set {
+func (i *instantFlag) String() string {
+	if !i.set {
 		return ""
 	}
-	return f.at.Format(time.RFC3339)
+	return i.at.Format(time.RFC3339)
 }
 
-func (f *instantFlag) Type() string { return "time" }
+func (i *instantFlag) Type() string { return "time" }

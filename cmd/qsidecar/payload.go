@@ -24,9 +24,9 @@ type payloadFormat struct {
 }
 
 // warn reports a text that was probably meant as JSON, and was stored as a string.
-func (f *payloadFormat) warn(a *app) {
-	if f.lookalike != nil {
-		fmt.Fprintf(a.errOut, "qsidecar: a payload looks like JSON and isn't (%v), so it was stored as a text: correct it, or add --text, or --raw for its bytes as they are\n", f.lookalike)
+func (p *payloadFormat) warn(a *app) {
+	if p.lookalike != nil {
+		fmt.Fprintf(a.errOut, "qsidecar: a payload looks like JSON and isn't (%v), so it was stored as a text: correct it, or add --text, or --raw for its bytes as they are\n", p.lookalike)
 	}
 }
 
@@ -38,33 +38,33 @@ func (a *app) payloadFlags(cmd *cobra.Command, f *payloadFormat) {
 }
 
 // check completes f with --json.
-func (f *payloadFormat) check(json bool) error {
-	if f.raw && f.text {
+func (p *payloadFormat) check(json bool) error {
+	if p.raw && p.text {
 		return usagef("--raw and --text exclude each other: leave one of them out")
 	}
-	f.json = json && !f.raw && !f.text
+	p.json = json && !p.raw && !p.text
 	return nil
 }
 
 // encode returns the bytes to store for a payload that the user gave.
-func (f *payloadFormat) encode(given []byte) ([]byte, error) {
-	if f.raw {
+func (p *payloadFormat) encode(given []byte) ([]byte, error) {
+	if p.raw {
 		return given, nil
 	}
 	if !utf8.Valid(given) {
 		return nil, usagef("the payload is not text, but has bytes that are not UTF-8: add --raw to store the bytes as they are")
 	}
-	if json.Valid(given) && !f.text {
+	if json.Valid(given) && !p.text {
 		return given, nil
 	}
-	if !f.text {
+	if !p.text {
 		var value json.RawMessage
 		err := json.Unmarshal(given, &value)
-		if f.json {
+		if p.json {
 			return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
 		}
-		if start := bytes.TrimLeft(given, " \t\r\n"); f.lookalike == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
-			f.lookalike = err
+		if start := bytes.TrimLeft(given, " \t\r\n"); p.lookalike == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
+			p.lookalike = err
 		}
 	}
 	var b bytes.Buffer
@@ -83,13 +83,13 @@ type storedPayload struct {
 }
 
 // stored describes the payload of a job.
-func (f *payloadFormat) stored(job protocol.NewJob) storedPayload {
+func (p *payloadFormat) stored(job protocol.NewJob) storedPayload {
 	s := storedPayload{Type: "number", Bytes: len(job.Payload)}
 	value := bytes.TrimLeft(job.Payload, " \t\r\n")
 	switch {
 	case job.Payload == nil:
 		s.Type = "none"
-	case f.raw:
+	case p.raw:
 		s.Type = "bytes"
 	case bytes.HasPrefix(value, []byte("{")):
 		s.Type = "object"

@@ -44,32 +44,32 @@ func startWithoutWatch(t *testing.T, config string) *reloading {
 }
 
 // waitForQueue waits until the sidecar has a queue of that name, or hasn't.
-func (x *reloading) waitForQueue(queue string, want bool) {
-	x.t.Helper()
-	testwait.Until(x.t, "the queue "+queue+" is known or not", func() bool {
-		code := x.run("stats", queue).code
+func (r *reloading) waitForQueue(queue string, want bool) {
+	r.t.Helper()
+	testwait.Until(r.t, "the queue "+queue+" is known or not", func() bool {
+		code := r.run("stats", queue).code
 		return (code == 0) == want
 	})
 }
 
-func (x *reloading) write(path, text string) {
-	x.t.Helper()
+func (r *reloading) write(path, text string) {
+	r.t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		x.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 
-func (x *reloading) move(from, to string) {
-	x.t.Helper()
+func (r *reloading) move(from, to string) {
+	r.t.Helper()
 	if err := os.Rename(from, to); err != nil {
-		x.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 
-func (x *reloading) link(target, path string) {
-	x.t.Helper()
+func (r *reloading) link(target, path string) {
+	r.t.Helper()
 	if err := os.Symlink(target, path); err != nil {
-		x.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 

@@ -64,10 +64,10 @@ type sessionLine struct {
 	}
 }
 
-func (x *reloading) status() (st statusLine) {
-	x.t.Helper()
-	if err := json.Unmarshal([]byte(x.must(0, "status", "--json")), &st); err != nil {
-		x.t.Fatal(err)
+func (r *reloading) status() (st statusLine) {
+	r.t.Helper()
+	if err := json.Unmarshal([]byte(r.must(0, "status", "--json")), &st); err != nil {
+		r.t.Fatal(err)
 	}
 	return st
 }

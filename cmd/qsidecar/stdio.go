@@ -121,9 +121,9 @@ type hangUpReader struct {
 }
 
 // Read implements io.Reader.
-func (r *hangUpReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if errors.Is(err, io.EOF) && r.readerGone(closingMS) {
+func (h *hangUpReader) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if errors.Is(err, io.EOF) && h.readerGone(closingMS) {
 		err = bridge.ErrHangUp
 	}
 	return n, err

@@ -71,19 +71,19 @@ func versionOf(info *debug.BuildInfo, number string) buildVersion {
 }
 
 // String returns the version on one line.
-func (v buildVersion) String() string {
-	s := "qsidecar " + v.Number
-	if v.Commit != "" {
-		s += " (" + v.Commit[:min(12, len(v.Commit))]
-		if v.Time != "" {
-			s += " of " + v.Time
+func (b buildVersion) String() string {
+	s := "qsidecar " + b.Number
+	if b.Commit != "" {
+		s += " (" + b.Commit[:min(12, len(b.Commit))]
+		if b.Time != "" {
+			s += " of " + b.Time
 		}
-		if v.Modified {
+		if b.Modified {
 			s += ", modified"
 		}
 		s += ")"
 	}
-	return s + " " + v.Go + " " + v.OS + "/" + v.Arch
+	return s + " " + b.Go + " " + b.OS + "/" + b.Arch
 }
 
 func (a *app) versionCommand() *cobra.Command {

@@ -144,52 +144,52 @@ func (a *app) workCommand() *cobra.Command {
 }
 
 // read parses and checks the arguments. It also checks that the command exists.
-func (f *workFlags) read(cmd *cobra.Command, args []string) error {
+func (w *workFlags) read(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 1 || dash == len(args) {
 		return usagef("work takes queues, then -- and the command with its arguments, as in: qsidecar work mail -- ./send.sh\n" +
 			"Run `qsidecar work --help` to see more")
 	}
-	f.Queues, f.Command = args[:dash], args[dash:]
+	w.Queues, w.Command = args[:dash], args[dash:]
 	var err error
-	if f.DeadOn, err = parseExitCodes(f.deadOn); err != nil {
+	if w.DeadOn, err = parseExitCodes(w.deadOn); err != nil {
 		return err
 	}
-	switch f.ack {
+	switch w.ack {
 	case "behind":
 	case "sync":
-		f.SyncAck = true
+		w.SyncAck = true
 	default:
-		return usagef("--ack: %q is neither behind nor sync", f.ack)
+		return usagef("--ack: %q is neither behind nor sync", w.ack)
 	}
-	switch f.Order = protocol.Order(f.order); f.Order {
+	switch w.Order = protocol.Order(w.order); w.Order {
 	case protocol.OrderRotate, protocol.OrderStrict:
 	default:
-		return usagef("--order: %q is neither rotate nor strict", f.order)
+		return usagef("--order: %q is neither rotate nor strict", w.order)
 	}
-	if len(f.Queues) == 1 {
-		f.Order = ""
+	if len(w.Queues) == 1 {
+		w.Order = ""
 	}
 	switch {
-	case f.Jobs < 1 || f.Jobs > maxAtOnce:
-		return usagef("-j: %d is outside 1 to %d", f.Jobs, maxAtOnce)
-	case f.Once && f.Drain:
+	case w.Jobs < 1 || w.Jobs > maxAtOnce:
+		return usagef("-j: %d is outside 1 to %d", w.Jobs, maxAtOnce)
+	case w.Once && w.Drain:
 		return usagef("--once works one job and --drain all that are ready: leave one of them out")
-	case f.Once && f.Jobs > 1:
+	case w.Once && w.Jobs > 1:
 		return usagef("--once works one job: leave -j out")
-	case f.PayloadArg && f.PayloadFile:
+	case w.PayloadArg && w.PayloadFile:
 		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
-	case f.Persistent && f.Raw:
+	case w.Persistent && w.Raw:
 		return usagef("--persistent gives each payload as it is stored: leave --raw out")
-	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
+	case w.Persistent && (w.PayloadArg || w.PayloadFile || w.Result):
 		return usagef("--persistent has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
-	f.Timeout, f.KillAfter = f.timeout.d, f.killAfter.d
-	if f.snoozeDelay.set {
-		f.SnoozeDelay = &f.snoozeDelay.d
+	w.Timeout, w.KillAfter = w.timeout.d, w.killAfter.d
+	if w.snoozeDelay.set {
+		w.SnoozeDelay = &w.snoozeDelay.d
 	}
-	if f.Program, err = exec.LookPath(f.Command[0]); err != nil {
-		return usagef("%s cannot be run: %w; no job was claimed", f.Command[0], textfmt.RootCause(err))
+	if w.Program, err = exec.LookPath(w.Command[0]); err != nil {
+		return usagef("%s cannot be run: %w; no job was claimed", w.Command[0], textfmt.RootCause(err))
 	}
 	return nil
 }

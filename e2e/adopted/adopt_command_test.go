@@ -169,20 +169,20 @@ var atSite = regexp.MustCompile(`(?m)^  main:  # .*\n    url: .*$|\bt[0-9]+_[0-9
 // passwordFile is the file that adopt names if the URL has a password.
 const passwordFile = "/run/secrets/qsidecar-database"
 
-func (c proposed) run(t *testing.T, engine, at string) {
+func (p proposed) run(t *testing.T, engine, at string) {
 	s := kit.NewSite(t)
 	s.URL = at
 	db := databases.Owners(t, at)
-	db.Script(c.ddl)
+	db.Script(p.ddl)
 	url := filepath.Join(s.Dir, "url")
 	if err := os.WriteFile(url, []byte(at+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	output := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, c.table)
+	output := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, p.table)
 	if output.Code != 0 || output.Stderr != "" {
 		t.Fatalf("adopt exits with %d and prints %s", output.Code, output.Stderr)
 	}
-	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
+	golden := filepath.Join("testdata", "adopt", engine+"-"+p.name+".yaml")
 	got := atSite.ReplaceAllStringFunc(output.Stdout, func(found string) string {
 		switch found[0] {
 		case 't':
@@ -221,17 +221,17 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	if err := os.WriteFile(sc.ConfigFile, []byte(config+"\nlisten: [{socket: "+sc.Socket+"}]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if c.job == "" {
-		if output := sc.Check(s.Dir, 1, "--json").Problems(t, "error"); !strings.Contains(output["table"], c.lacks) || strings.Count(output["table"], "\n") != 1 {
-			t.Errorf("check reports %v, want %s", output, c.lacks)
+	if p.job == "" {
+		if output := sc.Check(s.Dir, 1, "--json").Problems(t, "error"); !strings.Contains(output["table"], p.lacks) || strings.Count(output["table"], "\n") != 1 {
+			t.Errorf("check reports %v, want %s", output, p.lacks)
 		}
 		return
 	}
 	sc.Check(s.Dir, 0)
 	sc.Start()
 	w := sc.Dial()
-	job := w.ClaimOne(c.queue)
-	if w.Must(kit.Msg{"op": "ack", "lease": job.Lease}); job.ID != c.job {
-		t.Errorf("claimed %+v, want the job %s", job, c.job)
+	job := w.ClaimOne(p.queue)
+	if w.Must(kit.Msg{"op": "ack", "lease": job.Lease}); job.ID != p.job {
+		t.Errorf("claimed %+v, want the job %s", job, p.job)
 	}
 }

@@ -123,52 +123,52 @@ func (c staleCase) run(t *testing.T, h adopt.Server) {
 }
 
 // claim claims one job for each verb and stage: see refuse.
-func (r *staleRun) claim(leaseMS int) []kit.Job {
-	r.t.Helper()
-	r.db.Script(r.fill)
-	jobs := r.w.Must(kit.Msg{"op": "claim", "queue": r.Name, "max": 2 * len(staleVerbs), "lease_ms": leaseMS, "wait_ms": kit.WaitMS()}).Jobs
+func (s *staleRun) claim(leaseMS int) []kit.Job {
+	s.t.Helper()
+	s.db.Script(s.fill)
+	jobs := s.w.Must(kit.Msg{"op": "claim", "queue": s.Name, "max": 2 * len(staleVerbs), "lease_ms": leaseMS, "wait_ms": kit.WaitMS()}).Jobs
 	if len(jobs) != 2*len(staleVerbs) {
-		r.t.Fatalf("%d jobs, want %d", len(jobs), 2*len(staleVerbs))
+		s.t.Fatalf("%d jobs, want %d", len(jobs), 2*len(staleVerbs))
 	}
 	return jobs
 }
 
-func (r *staleRun) clean(item string) {
-	r.t.Helper()
-	done, err := r.db.ExecContext(r.t.Context(), r.cleaner, item)
+func (s *staleRun) clean(item string) {
+	s.t.Helper()
+	done, err := s.db.ExecContext(s.t.Context(), s.cleaner, item)
 	if err != nil {
-		r.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	if n, err := done.RowsAffected(); err != nil || n != 1 {
-		r.t.Fatalf("the cleaner changed %d rows, %v", n, err)
+		s.t.Fatalf("the cleaner changed %d rows, %v", n, err)
 	}
 }
 
 // claimByOwn claims the jobs' rows as the table's own consumer, with that consumer's SQL, after free made
 // each row ready. If free is nil, the sidecar does. The consumer finishes every second row, and all
 // rows that would look like the worker's.
-func (r *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job {
-	r.t.Helper()
-	own := staleOwn[r.queue]
+func (s *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job {
+	s.t.Helper()
+	own := staleOwn[s.queue]
 	taken := map[string]bool{}
 	for _, job := range jobs {
 		if free != nil {
 			free(job.ID)
 		}
 	}
-	testwait.Until(r.t, "its own consumer has the rows", func() bool {
-		items, err := own.Take(r.t.Context(), r.c, r.own, 1)
+	testwait.Until(s.t, "its own consumer has the rows", func() bool {
+		items, err := own.Take(s.t.Context(), s.c, s.own, 1)
 		if databases.Deadlocked(err) {
 			return false
 		}
 		if err != nil {
-			r.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		for _, item := range items {
 			taken[item] = true
-			if r.alike || len(taken)%2 == 0 {
-				if err := own.Finish(r.t.Context(), r.c, item, r.own); err != nil {
-					r.t.Fatal(err)
+			if s.alike || len(taken)%2 == 0 {
+				if err := own.Finish(s.t.Context(), s.c, item, s.own); err != nil {
+					s.t.Fatal(err)
 				}
 			}
 		}
@@ -176,27 +176,27 @@ func (r *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job 
 	})
 	for _, job := range jobs {
 		if !taken[job.ID] {
-			r.t.Fatalf("its own consumer claimed %v, want %s", taken, job.ID)
+			s.t.Fatalf("its own consumer claimed %v, want %s", taken, job.ID)
 		}
 	}
 	return jobs
 }
 
 // refuse sends each verb for two of the jobs, which another consumer has claimed.
-func (r *staleRun) refuse(why string, jobs []kit.Job) {
-	r.t.Helper()
+func (s *staleRun) refuse(why string, jobs []kit.Job) {
+	s.t.Helper()
 	// Neighbours in the order are at different stages.
-	slices.SortFunc(jobs, func(a, b kit.Job) int { return cmp.Compare(number(r.t, a.ID), number(r.t, b.ID)) })
+	slices.SortFunc(jobs, func(a, b kit.Job) int { return cmp.Compare(number(s.t, a.ID), number(s.t, b.ID)) })
 	for name, verb := range staleVerbs {
 		for _, job := range jobs[:2] {
-			before := r.db.Texts(r.row, job.ID)
+			before := s.db.Texts(s.row, job.ID)
 			req := kit.Msg{"lease": job.Lease}
 			maps.Copy(req, verb)
-			if reply := r.w.Exchange(req); reply.Error == nil || reply.Error.Code != "lease_lost" {
-				r.t.Errorf("%s, %s: answered %+v, want lease_lost", why, name, reply.Error)
+			if reply := s.w.Exchange(req); reply.Error == nil || reply.Error.Code != "lease_lost" {
+				s.t.Errorf("%s, %s: answered %+v, want lease_lost", why, name, reply.Error)
 			}
-			if after := r.db.Texts(r.row, job.ID); !slices.Equal(before, after) || len(after) != 1 {
-				r.t.Errorf("%s, %s: the row was %q and is %q", why, name, before, after)
+			if after := s.db.Texts(s.row, job.ID); !slices.Equal(before, after) || len(after) != 1 {
+				s.t.Errorf("%s, %s: the row was %q and is %q", why, name, before, after)
 			}
 		}
 		jobs = jobs[2:]

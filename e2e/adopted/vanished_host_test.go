@@ -53,32 +53,32 @@ func startVanishingPath(t testing.TB, l net.Listener, to string) *vanishingPath 
 	return r
 }
 
-func (r *vanishingPath) accept() {
+func (v *vanishingPath) accept() {
 	for {
-		from, err := r.Accept()
+		from, err := v.Accept()
 		if err != nil {
 			return // closed
 		}
-		to, err := net.Dial("tcp", r.to)
+		to, err := net.Dial("tcp", v.to)
 		if err != nil {
 			_ = from.Close()
 			continue
 		}
-		r.mu.Lock()
-		r.open = append(r.open, from, to)
-		r.mu.Unlock()
-		r.done.Go(func() { r.carry(from, to) })
-		r.done.Go(func() { r.carry(to, from) })
+		v.mu.Lock()
+		v.open = append(v.open, from, to)
+		v.mu.Unlock()
+		v.done.Go(func() { v.carry(from, to) })
+		v.done.Go(func() { v.carry(to, from) })
 	}
 }
 
 // carry copies until the stream ends. While the path is frozen, it forwards no end.
-func (r *vanishingPath) carry(from, to net.Conn) {
+func (v *vanishingPath) carry(from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if r.frozen.Load() {
-			<-r.mended
+		if v.frozen.Load() {
+			<-v.mended
 			return
 		}
 		if n > 0 {
@@ -184,9 +184,9 @@ func listenIn(pid int, at string) (l net.Listener, err error) {
 }
 
 // cut takes the link down.
-func (h *farHost) cut(t testing.TB) {
+func (f *farHost) cut(t testing.TB) {
 	t.Helper()
-	args := slices.Concat(h.near, strings.Fields("ip link set eth0 down"))
+	args := slices.Concat(f.near, strings.Fields("ip link set eth0 down"))
 	if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}

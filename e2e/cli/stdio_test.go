@@ -27,22 +27,22 @@ type stdioConn struct {
 	code     chan int // capacity 1: the exit code
 }
 
-func (c *stdioConn) Read(p []byte) (int, error) { return c.out.Read(p) }
+func (s *stdioConn) Read(p []byte) (int, error) { return s.out.Read(p) }
 
-func (c *stdioConn) Write(p []byte) (int, error) { return c.in.Write(p) }
+func (s *stdioConn) Write(p []byte) (int, error) { return s.in.Write(p) }
 
 // Close closes stdin, as a program does with a child that it no longer needs.
-func (c *stdioConn) Close() error {
+func (s *stdioConn) Close() error {
 	err := net.ErrClosed
-	c.once.Do(func() {
-		err = c.in.Close()
+	s.once.Do(func() {
+		err = s.in.Close()
 		go func() {
-			_, e := io.Copy(io.Discard, c.out) // its last replies
-			err := errors.Join(e, c.cmd.Wait())
-			if err != nil && c.cmd.ProcessState.Success() {
+			_, e := io.Copy(io.Discard, s.out) // its last replies
+			err := errors.Join(e, s.cmd.Wait())
+			if err != nil && s.cmd.ProcessState.Success() {
 				panic(err) // an error of the pipe, which a test can't handle
 			}
-			c.code <- c.cmd.ProcessState.ExitCode()
+			s.code <- s.cmd.ProcessState.ExitCode()
 		}()
 	})
 	return err

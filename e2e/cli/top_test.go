@@ -32,32 +32,32 @@ func openTerminal(t *testing.T, dir, command string, env ...string) *terminal {
 	return x
 }
 
-func (x *terminal) tmux(args ...string) string {
-	x.t.Helper()
-	out, err := exec.Command("tmux", append([]string{"-S", x.socket}, args...)...).CombinedOutput()
+func (t *terminal) tmux(args ...string) string {
+	t.t.Helper()
+	out, err := exec.Command("tmux", append([]string{"-S", t.socket}, args...)...).CombinedOutput()
 	if err != nil {
-		x.t.Fatalf("tmux %s: %v: %s", strings.Join(args, " "), err, out)
+		t.t.Fatalf("tmux %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
 // keys types keys, each a character or tmux's name of a key.
-func (x *terminal) keys(keys ...string) {
-	x.t.Helper()
-	x.tmux(append([]string{"send-keys"}, keys...)...)
+func (t *terminal) keys(keys ...string) {
+	t.t.Helper()
+	t.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
 // shows waits until the screen has all texts, and returns it.
-func (x *terminal) shows(texts ...string) (screen string) {
-	x.t.Helper()
+func (t *terminal) shows(texts ...string) (screen string) {
+	t.t.Helper()
 	shown := false
 	defer func() {
 		if !shown {
-			x.t.Logf("the screen:\n%s", screen)
+			t.t.Logf("the screen:\n%s", screen)
 		}
 	}()
-	testwait.Until(x.t, fmt.Sprintf("the screen shows %q", texts), func() bool {
-		screen = x.tmux("capture-pane", "-p")
+	testwait.Until(t.t, fmt.Sprintf("the screen shows %q", texts), func() bool {
+		screen = t.tmux("capture-pane", "-p")
 		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(screen, text) })
 	})
 	shown = true

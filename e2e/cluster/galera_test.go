@@ -79,18 +79,18 @@ type galeraHarm struct {
 }
 
 // strike harms a random node, and returns when the cluster is whole again.
-func (c *galeraHarm) strike(r *crash.Run) {
-	if len(c.todo) == 0 {
-		c.todo = []string{"crash", "freeze", "isolate", "desync", "clock"}
-		r.Rand.Shuffle(len(c.todo), func(i, j int) { c.todo[i], c.todo[j] = c.todo[j], c.todo[i] })
+func (g *galeraHarm) strike(r *crash.Run) {
+	if len(g.todo) == 0 {
+		g.todo = []string{"crash", "freeze", "isolate", "desync", "clock"}
+		r.Rand.Shuffle(len(g.todo), func(i, j int) { g.todo[i], g.todo[j] = g.todo[j], g.todo[i] })
 	}
-	kind, node := c.todo[0], r.Rand.IntN(len(c.Nodes))
-	c.todo, c.done = c.todo[1:], append(c.done, fmt.Sprintf("%s node%d", kind, node+1))
-	c.revive(r)
+	kind, node := g.todo[0], r.Rand.IntN(len(g.Nodes))
+	g.todo, g.done = g.todo[1:], append(g.done, fmt.Sprintf("%s node%d", kind, node+1))
+	g.revive(r)
 	ctx := testwait.Context(r.T)
 	r.Killing(crash.Connections, func() {
-		err := c.harm(ctx, kind, node)
-		if started := c.revive(r); err != nil && !slices.Contains(started, fmt.Sprintf("node%d", node+1)) { // it did not crash by itself
+		err := g.harm(ctx, kind, node)
+		if started := g.revive(r); err != nil && !slices.Contains(started, fmt.Sprintf("node%d", node+1)) { // it did not crash by itself
 			r.T.Errorf("%s node%d: %v", kind, node+1, err)
 		}
 	})
@@ -112,55 +112,55 @@ func waitForHeartbeats(r *crash.Run) {
 	}
 }
 
-func (c *galeraHarm) harm(ctx context.Context, kind string, node int) error {
+func (g *galeraHarm) harm(ctx context.Context, kind string, node int) error {
 	switch kind {
 	case "crash":
-		return errors.Join(c.Nodes[node].Kill9(), c.Without(ctx, node))
+		return errors.Join(g.Nodes[node].Kill9(), g.Without(ctx, node))
 	case "freeze":
-		return errors.Join(c.Nodes[node].Freeze(), c.Without(ctx, node), c.Nodes[node].Thaw())
+		return errors.Join(g.Nodes[node].Freeze(), g.Without(ctx, node), g.Nodes[node].Thaw())
 	case "isolate":
-		return errors.Join(c.Isolate(ctx, node, true), c.Without(ctx, node), c.Isolate(ctx, node, false))
+		return errors.Join(g.Isolate(ctx, node, true), g.Without(ctx, node), g.Isolate(ctx, node, false))
 	case "clock":
 		ahead := -2 * time.Second
-		if c.behind[node] {
+		if g.behind[node] {
 			ahead = 0
 		}
-		c.behind[node] = !c.behind[node]
-		return c.SetClock(ctx, node, ahead)
+		g.behind[node] = !g.behind[node]
+		return g.SetClock(ctx, node, ahead)
 	default:
-		return errors.Join(c.Desync(ctx, node, true), c.Desync(ctx, node, false))
+		return errors.Join(g.Desync(ctx, node, true), g.Desync(ctx, node, false))
 	}
 }
 
 // crashAll crashes all nodes.
-func (c *galeraHarm) crashAll(r *crash.Run) {
-	c.done = append(c.done, "crash all")
+func (g *galeraHarm) crashAll(r *crash.Run) {
+	g.done = append(g.done, "crash all")
 	r.Killing(crash.Connections, func() {
-		for _, node := range c.Nodes {
+		for _, node := range g.Nodes {
 			if err := node.Kill9(); err != nil {
 				r.T.Error(err)
 			}
 		}
-		c.revive(r)
+		g.revive(r)
 	})
 	waitForHeartbeats(r)
 }
 
 // revive starts nodes that crashed, and returns their names. MariaDB's nodes also crash by themselves when transactions conflict.
-func (c *galeraHarm) revive(r *crash.Run) []string {
-	if !slices.ContainsFunc(c.Nodes, (*testserver.MySQL).Ended) && len(c.done) == 0 {
+func (g *galeraHarm) revive(r *crash.Run) []string {
+	if !slices.ContainsFunc(g.Nodes, (*testserver.MySQL).Ended) && len(g.done) == 0 {
 		return nil
 	}
-	started, err := c.Revive(testwait.Context(r.T))
+	started, err := g.Revive(testwait.Context(r.T))
 	if err != nil {
-		for i, node := range c.Nodes {
+		for i, node := range g.Nodes {
 			log := node.Log()
 			r.T.Logf("the log of node%d ends:\n%s", i+1, log[max(0, len(log)-6000):])
 		}
-		r.T.Fatalf("the cluster is not whole after %v, started %v: %v", c.done, started, err)
+		r.T.Fatalf("the cluster is not whole after %v, started %v: %v", g.done, started, err)
 	}
 	if len(started) > 0 {
-		r.T.Logf("after %v, started %v", c.done, started)
+		r.T.Logf("after %v, started %v", g.done, started)
 	}
 	return started
 }

@@ -52,88 +52,88 @@ type group struct {
 }
 
 // events returns all kinds of failovers.
-func (c *group) events() []event {
-	revive := c.repair(c.Revive)
-	thaw := c.repair(func(ctx context.Context) error {
-		return errors.Join(c.Without(ctx, c.victim), c.victim.Thaw(), c.Revive(ctx))
+func (g *group) events() []event {
+	revive := g.repair(g.Revive)
+	thaw := g.repair(func(ctx context.Context) error {
+		return errors.Join(g.Without(ctx, g.victim), g.victim.Thaw(), g.Revive(ctx))
 	})
 	all := []event{
-		{"crash", nil, c.failover("crash", func(context.Context) error { return c.victim.Kill9() }), []step{revive}},
-		{"freeze", nil, c.failover("freeze", func(context.Context) error { return c.victim.Freeze() }), []step{thaw}},
-		{"lost majority", nil, c.failover("lost majority", c.loseMajority), []step{revive}},
+		{"crash", nil, g.failover("crash", func(context.Context) error { return g.victim.Kill9() }), []step{revive}},
+		{"freeze", nil, g.failover("freeze", func(context.Context) error { return g.victim.Freeze() }), []step{thaw}},
+		{"lost majority", nil, g.failover("lost majority", g.loseMajority), []step{revive}},
 	}
-	if !c.multiPrimary {
-		all = append(all, event{"switchover", nil, c.switchover, nil})
+	if !g.multiPrimary {
+		all = append(all, event{"switchover", nil, g.switchover, nil})
 	}
 	return all
 }
 
 // failover harms the primary and waits for the next one. In a multi-primary group it harms any member.
-func (c *group) failover(name string, harm func(context.Context) error) step {
+func (g *group) failover(name string, harm func(context.Context) error) step {
 	return func(r *crash.Run) {
-		c.must(c.Revive) // a member can also have been excluded on a busy machine
+		g.must(g.Revive) // a member can also have been excluded on a busy machine
 		began := kit.Monotonic()
-		c.must(func(ctx context.Context) (err error) {
-			if c.victim = c.Nodes[r.Rand.IntN(len(c.Nodes))]; !c.multiPrimary {
-				if c.victim, err = c.Primary(ctx); err != nil {
+		g.must(func(ctx context.Context) (err error) {
+			if g.victim = g.Nodes[r.Rand.IntN(len(g.Nodes))]; !g.multiPrimary {
+				if g.victim, err = g.Primary(ctx); err != nil {
 					return err
 				}
 			}
 			if err := harm(ctx); err != nil {
 				return err
 			}
-			if c.multiPrimary { // the others can wait for the victim until they exclude it
-				return c.Without(ctx, c.victim)
+			if g.multiPrimary { // the others can wait for the victim until they exclude it
+				return g.Without(ctx, g.victim)
 			}
-			_, err = c.Primary(ctx, c.victim)
+			_, err = g.Primary(ctx, g.victim)
 			return err
 		})
-		c.serves(r, name, began, false)
+		g.serves(r, name, began, false)
 	}
 }
 
 // loseMajority cuts the victim off by freezing the others until the victim has left the group. No member excludes another one during that time:
 // the others miss each other for a moment when they continue, and then all could exclude each other.
-func (c *group) loseMajority(ctx context.Context) (err error) {
-	others := slices.DeleteFunc(slices.Clone(c.Nodes), func(node *testserver.MySQL) bool { return node == c.victim })
+func (g *group) loseMajority(ctx context.Context) (err error) {
+	others := slices.DeleteFunc(slices.Clone(g.Nodes), func(node *testserver.MySQL) bool { return node == g.victim })
 	exclude := func(after string) (err error) {
-		for _, node := range c.Nodes {
+		for _, node := range g.Nodes {
 			err = errors.Join(err, node.Exec(ctx, "SET GLOBAL group_replication_member_expel_timeout = "+after))
 		}
 		return err
 	}
 	const leave = "SET GLOBAL group_replication_unreachable_majority_timeout = "
-	if err := errors.Join(exclude("3600"), c.victim.Exec(ctx, leave+"1")); err != nil {
+	if err := errors.Join(exclude("3600"), g.victim.Exec(ctx, leave+"1")); err != nil {
 		return err
 	}
 	for _, node := range others {
 		err = errors.Join(err, node.Freeze())
 	}
-	err = errors.Join(err, c.Left(ctx, c.victim))
+	err = errors.Join(err, g.Left(ctx, g.victim))
 	for _, node := range others {
 		err = errors.Join(err, node.Thaw())
 	}
-	return errors.Join(err, c.Without(ctx, c.victim), exclude("0"), c.victim.Exec(ctx, leave+"0"))
+	return errors.Join(err, g.Without(ctx, g.victim), exclude("0"), g.victim.Exec(ctx, leave+"0"))
 }
 
 // switchover makes another member the primary as an operator does.
-func (c *group) switchover(r *crash.Run) {
-	c.must(c.Revive)
+func (g *group) switchover(r *crash.Run) {
+	g.must(g.Revive)
 	began := kit.Monotonic()
-	c.must(func(ctx context.Context) error {
-		primary, err := c.Primary(ctx)
+	g.must(func(ctx context.Context) error {
+		primary, err := g.Primary(ctx)
 		if err != nil {
 			return err
 		}
 		to := primary
 		for to == primary {
-			to = c.Nodes[r.Rand.IntN(len(c.Nodes))]
+			to = g.Nodes[r.Rand.IntN(len(g.Nodes))]
 		}
-		if err := c.Switch(ctx, to); err != nil {
+		if err := g.Switch(ctx, to); err != nil {
 			return err
 		}
-		_, err = c.Primary(ctx)
+		_, err = g.Primary(ctx)
 		return err
 	})
-	c.serves(r, "switchover", began, false)
+	g.serves(r, "switchover", began, false)
 }

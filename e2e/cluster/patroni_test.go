@@ -73,11 +73,11 @@ type patroni struct {
 
 // compresses checks that LZ4 compresses payloads, unless an administrator chose another method. Of the tests' servers only Debian's
 // are built with LZ4.
-func (c *patroni) compresses(t *testing.T) {
-	c.must(func(ctx context.Context) error {
-		return c.Exec(ctx, "CREATE DATABASE compressed", "CREATE DATABASE chosen", "ALTER DATABASE chosen SET default_toast_compression = 'pglz'")
+func (p *patroni) compresses(t *testing.T) {
+	p.must(func(ctx context.Context) error {
+		return p.Exec(ctx, "CREATE DATABASE compressed", "CREATE DATABASE chosen", "ALTER DATABASE chosen SET default_toast_compression = 'pglz'")
 	})
-	primary, err := c.Primary(t.Context(), nil)
+	primary, err := p.Primary(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ func (c *patroni) compresses(t *testing.T) {
 }
 
 // left returns the ids of all jobs at the primary.
-func (c *patroni) left(t testing.TB) []string {
-	primary, err := c.Primary(t.Context(), nil)
+func (p *patroni) left(t testing.TB) []string {
+	primary, err := p.Primary(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,79 +104,79 @@ func (c *patroni) left(t testing.TB) []string {
 }
 
 // events returns all kinds of failovers.
-func (c *patroni) events() []event {
-	switchover := func(ctx context.Context) error { return c.Switchover(ctx, c.victim) }
-	kill9 := func(context.Context) error { return c.Kill9(c.victim) }
-	freeze := func(context.Context) error { return c.Freeze(c.victim) }
+func (p *patroni) events() []event {
+	switchover := func(ctx context.Context) error { return p.Switchover(ctx, p.victim) }
+	kill9 := func(context.Context) error { return p.Kill9(p.victim) }
+	freeze := func(context.Context) error { return p.Freeze(p.victim) }
 	cut := func(context.Context) error {
-		if c.cut(0, 1, 3); c.synchronous {
-			c.cut(2) // lag did that otherwise
+		if p.cut(0, 1, 3); p.synchronous {
+			p.cut(2) // lag did that otherwise
 		}
 		return nil
 	}
-	cutFromEtcd := func(context.Context) error { c.cut(0); return nil }
-	mend := func(*crash.Run) { c.mend() }
-	start := c.repair(func(context.Context) error { c.mend(); return c.Start(c.victim) })
+	cutFromEtcd := func(context.Context) error { p.cut(0); return nil }
+	mend := func(*crash.Run) { p.mend() }
+	start := p.repair(func(context.Context) error { p.mend(); return p.Start(p.victim) })
 	// A member that continues can take the leader's lock back in the timeline of before, as seen with Patroni 3.0. A watchdog, which
 	// Patroni recommends, kills it instead.
-	kill := func(r *crash.Run) { c.must(kill9); start(r) }
+	kill := func(r *crash.Run) { p.must(kill9); start(r) }
 	return []event{
-		{"switchover", nil, c.failover("switchover", switchover), nil},
-		{"crash", c.lag, c.failover("crash", kill9), []step{start}},
-		{"freeze", c.lag, c.failover("freeze", freeze), []step{kill}},
-		{"cut", c.lag, c.failover("cut", cut), []step{mend}},
-		{"cut from etcd", nil, c.failover("cut from etcd", cutFromEtcd), []step{mend}},
+		{"switchover", nil, p.failover("switchover", switchover), nil},
+		{"crash", p.lag, p.failover("crash", kill9), []step{start}},
+		{"freeze", p.lag, p.failover("freeze", freeze), []step{kill}},
+		{"cut", p.lag, p.failover("cut", cut), []step{mend}},
+		{"cut from etcd", nil, p.failover("cut from etcd", cutFromEtcd), []step{mend}},
 	}
 }
 
 // cut cuts connections of the victim, by their indexes in the order of StartPatroni.
-func (c *patroni) cut(which ...int) {
+func (p *patroni) cut(which ...int) {
 	for _, i := range which {
-		c.proxies[c.victim.Name][i].Cut()
+		p.proxies[p.victim.Name][i].Cut()
 	}
 }
 
 // mend ends the cuts.
-func (c *patroni) mend() {
-	for _, proxy := range c.proxies[c.victim.Name] {
+func (p *patroni) mend() {
+	for _, proxy := range p.proxies[p.victim.Name] {
 		proxy.SetToxics()
 	}
 }
 
 // lag begins to lose commits if the standbys are asynchronous: they receive no more of them.
-func (c *patroni) lag(*crash.Run) {
-	if !c.synchronous {
-		c.ready()
-		c.cut(2)
-		c.lagging = true
+func (p *patroni) lag(*crash.Run) {
+	if !p.synchronous {
+		p.ready()
+		p.cut(2)
+		p.lagging = true
 	}
 }
 
 // ready waits until another member can take over with all that is committed now, and makes the primary the victim.
-func (c *patroni) ready() {
-	c.must(c.Whole)
-	c.began = kit.Monotonic()
-	c.must(c.CaughtUp)
-	c.must(func(ctx context.Context) (err error) {
-		c.victim, err = c.Primary(ctx, nil)
+func (p *patroni) ready() {
+	p.must(p.Whole)
+	p.began = kit.Monotonic()
+	p.must(p.CaughtUp)
+	p.must(func(ctx context.Context) (err error) {
+		p.victim, err = p.Primary(ctx, nil)
 		return err
 	})
 }
 
 // failover harms the primary and waits until another member is the primary. It can lose commits if the standbys are asynchronous.
-func (c *patroni) failover(name string, harm func(context.Context) error) step {
+func (p *patroni) failover(name string, harm func(context.Context) error) step {
 	return func(r *crash.Run) {
-		if !c.lagging {
-			c.ready()
+		if !p.lagging {
+			p.ready()
 		}
-		c.lagging = false
-		c.must(func(ctx context.Context) error {
+		p.lagging = false
+		p.must(func(ctx context.Context) error {
 			if err := harm(ctx); err != nil {
 				return err
 			}
-			_, err := c.Primary(ctx, c.victim)
+			_, err := p.Primary(ctx, p.victim)
 			return err
 		})
-		c.serves(r, name, c.began, !c.synchronous)
+		p.serves(r, name, p.began, !p.synchronous)
 	}
 }

@@ -80,44 +80,44 @@ func newPair(t *testing.T, version string, synchronous bool) *pair {
 	return c
 }
 
-func (c *pair) primary() *databases.Postgres { return c.nodes[c.first] }
-func (c *pair) standby() *databases.Postgres { return c.nodes[1-c.first] }
+func (p *pair) primary() *databases.Postgres { return p.nodes[p.first] }
+func (p *pair) standby() *databases.Postgres { return p.nodes[1-p.first] }
 
-func (c *pair) must(err error) {
-	c.t.Helper()
+func (p *pair) must(err error) {
+	p.t.Helper()
 	if err != nil {
-		c.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 }
 
 // follow makes the server that has ended the standby.
-func (c *pair) follow() {
-	c.t.Helper()
-	ctx := c.t.Context()
-	c.must(c.standby().Follow(ctx, c.primary().Postgres))
-	if c.synchronous {
-		c.must(c.primary().SyncStandby(ctx, true))
+func (p *pair) follow() {
+	p.t.Helper()
+	ctx := p.t.Context()
+	p.must(p.standby().Follow(ctx, p.primary().Postgres))
+	if p.synchronous {
+		p.must(p.primary().SyncStandby(ctx, true))
 	}
 }
 
 // events returns all kinds of failovers.
-func (c *pair) events() []event {
-	lag := func(*crash.Run) { c.lag() }
+func (p *pair) events() []event {
+	lag := func(*crash.Run) { p.lag() }
 	failover := func(name string, lossless bool, before, after func(context.Context) error) step {
-		return func(r *crash.Run) { c.failover(r, name, lossless, before, after) }
+		return func(r *crash.Run) { p.failover(r, name, lossless, before, after) }
 	}
 	nothing := func(context.Context) error { return nil }
-	kill9 := func(context.Context) error { return c.primary().Kill9() }
-	freeze := func(context.Context) error { return c.primary().Freeze() }
-	halt := func(context.Context) error { return c.primary().Halt() }
+	kill9 := func(context.Context) error { return p.primary().Kill9() }
+	freeze := func(context.Context) error { return p.primary().Freeze() }
+	halt := func(context.Context) error { return p.primary().Halt() }
 	cut := func(context.Context) error {
-		c.proxies[c.first].Cut()
+		p.proxies[p.first].Cut()
 		return nil
 	}
-	thaw := func(r *crash.Run) { c.moved(r); c.must(c.standby().Thaw()) }
-	mend := func(r *crash.Run) { c.moved(r); c.proxies[1-c.first].SetToxics() }
-	rejoin := func(*crash.Run) { c.must(c.standby().Kill9()); c.follow() }
-	follow := func(*crash.Run) { c.follow() }
+	thaw := func(r *crash.Run) { p.moved(r); p.must(p.standby().Thaw()) }
+	mend := func(r *crash.Run) { p.moved(r); p.proxies[1-p.first].SetToxics() }
+	rejoin := func(*crash.Run) { p.must(p.standby().Kill9()); p.follow() }
+	follow := func(*crash.Run) { p.follow() }
 	return []event{
 		{"crash", lag, failover("crash", false, kill9, nothing), []step{follow}},
 		{"freeze", lag, failover("freeze", false, freeze, nothing), []step{thaw, rejoin}},
@@ -128,19 +128,19 @@ func (c *pair) events() []event {
 }
 
 // lag begins to lose commits if the standby is asynchronous: it receives no more of them.
-func (c *pair) lag() {
-	c.began = kit.Monotonic()
-	if c.synchronous {
+func (p *pair) lag() {
+	p.began = kit.Monotonic()
+	if p.synchronous {
 		return
 	}
-	ctx := c.t.Context()
-	c.must(c.standby().CaughtUp(ctx, c.primary().Postgres))
-	c.must(c.standby().Detach(ctx))
+	ctx := p.t.Context()
+	p.must(p.standby().CaughtUp(ctx, p.primary().Postgres))
+	p.must(p.standby().Detach(ctx))
 }
 
 // changes returns how often each sidecar has changed the host.
-func (c *pair) changes() (all []int) {
-	for _, sc := range c.sidecars {
+func (p *pair) changes() (all []int) {
+	for _, sc := range p.sidecars {
 		all = append(all, sc.Events()["database_host_changed"])
 	}
 	return all
@@ -148,50 +148,50 @@ func (c *pair) changes() (all []int) {
 
 // moved waits until all sidecars have left the old primary, which doesn't answer. What they sent to it until then can be lost when it
 // continues without a fence. Nothing can be lost after that.
-func (c *pair) moved(r *crash.Run) {
-	testwait.Until(c.t, "all sidecars have left the old primary", func() bool {
-		for i, n := range c.changes() {
-			if n == c.moves[i] {
+func (p *pair) moved(r *crash.Run) {
+	testwait.Until(p.t, "all sidecars have left the old primary", func() bool {
+		for i, n := range p.changes() {
+			if n == p.moves[i] {
 				return false
 			}
 		}
 		return true
 	})
-	c.record(r, c.victim())
+	p.record(r, p.victim())
 }
 
 // victim returns what the harm of a failover explains.
-func (c *pair) victim() string {
-	if c.synchronous {
+func (p *pair) victim() string {
+	if p.synchronous {
 		return crash.Connections
 	}
 	return crash.Failover
 }
 
 // record records that the current failover lasted until now.
-func (c *pair) record(r *crash.Run, victim string) {
-	if err := r.Hist.Add(crash.Record{At: c.began, Until: kit.Monotonic(), Who: victim, What: crash.Killed}); err != nil {
-		c.t.Fatal(err)
+func (p *pair) record(r *crash.Run, victim string) {
+	if err := r.Hist.Add(crash.Record{At: p.began, Until: kit.Monotonic(), Who: victim, What: crash.Killed}); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
 // failover promotes the standby, after harm before it, and before harm after it to the old primary. A lossless one must lose no
 // commit of an asynchronous standby either.
-func (c *pair) failover(r *crash.Run, name string, lossless bool, before, after func(context.Context) error) {
-	ctx := c.t.Context()
-	victim := c.victim()
-	if c.synchronous || lossless {
-		victim, c.began = crash.Connections, kit.Monotonic()
+func (p *pair) failover(r *crash.Run, name string, lossless bool, before, after func(context.Context) error) {
+	ctx := p.t.Context()
+	victim := p.victim()
+	if p.synchronous || lossless {
+		victim, p.began = crash.Connections, kit.Monotonic()
 	}
-	c.moves = c.changes()
-	c.must(before(ctx))
-	if c.synchronous { // the new primary has no standby yet
-		c.must(c.standby().SyncStandby(ctx, false))
+	p.moves = p.changes()
+	p.must(before(ctx))
+	if p.synchronous { // the new primary has no standby yet
+		p.must(p.standby().SyncStandby(ctx, false))
 	}
-	c.must(c.standby().Promote(ctx))
-	c.must(after(ctx))
+	p.must(p.standby().Promote(ctx))
+	p.must(after(ctx))
 	r.Serving(name)
-	c.record(r, victim)
-	c.first = 1 - c.first
-	c.t.Logf("%s: node %d is the primary", name, c.first+1)
+	p.record(r, victim)
+	p.first = 1 - p.first
+	p.t.Logf("%s: node %d is the primary", name, p.first+1)
 }

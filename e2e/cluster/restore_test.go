@@ -100,32 +100,32 @@ type worker struct {
 }
 
 // try repeats a request until it gets no error that a restore explains.
-func (c worker) try(req kit.Msg) (r *kit.Reply) {
+func (w worker) try(req kit.Msg) (r *kit.Reply) {
 	for {
-		if r = c.Exchange(req); r.Error == nil || !r.Error.Transient() {
+		if r = w.Exchange(req); r.Error == nil || !r.Error.Transient() {
 			return r
 		}
 		kit.Pace()
 	}
 }
 
-func (c worker) retry(req kit.Msg) *kit.Reply {
-	r := c.try(req)
+func (w worker) retry(req kit.Msg) *kit.Reply {
+	r := w.try(req)
 	if r.Error != nil {
-		c.Fatalf("%s: %v", kit.Brief(req), r.Error)
+		w.Fatalf("%s: %v", kit.Brief(req), r.Error)
 	}
 	return r
 }
 
-func (c worker) settle(job kit.Job) *kit.Error {
-	return c.try(kit.Msg{"op": "ack", "lease": job.Lease}).Error
+func (w worker) settle(job kit.Job) *kit.Error {
+	return w.try(kit.Msg{"op": "ack", "lease": job.Lease}).Error
 }
 
 // claim waits for a job. A restore must not keep jobs from being found.
-func (c worker) claim(queue string) (job kit.Job) {
-	c.Helper()
-	testwait.Until(c.T, "a job of "+queue, func() bool {
-		r := c.retry(kit.Msg{"op": "claim", "queue": queue, "wait_ms": 1000})
+func (w worker) claim(queue string) (job kit.Job) {
+	w.Helper()
+	testwait.Until(w.T, "a job of "+queue, func() bool {
+		r := w.retry(kit.Msg{"op": "claim", "queue": queue, "wait_ms": 1000})
 		if len(r.Jobs) > 0 {
 			job = r.Jobs[0]
 		}
@@ -135,32 +135,32 @@ func (c worker) claim(queue string) (job kit.Job) {
 }
 
 // claimMany claims n jobs.
-func (c worker) claimMany(queue string, n int) (jobs []kit.Job) {
+func (w worker) claimMany(queue string, n int) (jobs []kit.Job) {
 	for len(jobs) < n {
-		jobs = append(jobs, c.retry(kit.Msg{"op": "claim", "queue": queue, "max": n - len(jobs), "wait_ms": kit.WaitMS()}).Jobs...)
+		jobs = append(jobs, w.retry(kit.Msg{"op": "claim", "queue": queue, "max": n - len(jobs), "wait_ms": kit.WaitMS()}).Jobs...)
 	}
 	return jobs
 }
 
 // drain claims and acks n jobs.
-func (c worker) drain(queue string, n int) {
+func (w worker) drain(queue string, n int) {
 	for n > 0 {
 		var leases []string
-		for _, j := range c.claimMany(queue, min(n, 100)) {
+		for _, j := range w.claimMany(queue, min(n, 100)) {
 			leases = append(leases, j.Lease)
 		}
-		c.retry(kit.Msg{"op": "ack", "leases": leases})
+		w.retry(kit.Msg{"op": "ack", "leases": leases})
 		n -= len(leases)
 	}
 }
 
 // enqueue stores jobs with keys, and returns their ids.
-func (c worker) enqueue(queue, key string, n int) (ids []string) {
+func (w worker) enqueue(queue, key string, n int) (ids []string) {
 	var jobs []kit.Msg
 	for i := range n {
 		jobs = append(jobs, kit.Msg{"queue": queue, "payload": key, "key": fmt.Sprint(key, i)})
 	}
-	for _, j := range c.retry(kit.Msg{"op": "enqueue", "jobs": jobs}).Jobs {
+	for _, j := range w.retry(kit.Msg{"op": "enqueue", "jobs": jobs}).Jobs {
 		ids = append(ids, j.ID)
 	}
 	return ids

@@ -130,34 +130,34 @@ func newCrew(t *testing.T, a *kit.Sidecar, n int) *workers {
 }
 
 // work processes n jobs and returns the rate per second.
-func (c *workers) work(n int) (rate float64) {
-	c.t.Helper()
-	c.fill(n)
-	return c.drain(n)
+func (w *workers) work(n int) (rate float64) {
+	w.t.Helper()
+	w.fill(n)
+	return w.drain(n)
 }
 
 // fill enqueues n jobs.
-func (c *workers) fill(n int) {
-	c.t.Helper()
-	c.admin.Enqueue("work", n)
+func (w *workers) fill(n int) {
+	w.t.Helper()
+	w.admin.Enqueue("work", n)
 }
 
-func (c *workers) drain(n int) (rate float64) {
-	c.t.Helper()
+func (w *workers) drain(n int) (rate float64) {
+	w.t.Helper()
 	var left atomic.Int64
 	left.Store(int64(n))
-	errs := make(chan error, len(c.conns))
+	errs := make(chan error, len(w.conns))
 	began := kit.Monotonic()
-	for _, conn := range c.conns {
+	for _, conn := range w.conns {
 		go func() { errs <- conn.drain("work", &left) }()
 	}
-	for range c.conns {
+	for range w.conns {
 		if err := <-errs; err != nil {
-			c.t.Errorf("a worker: %v", err)
+			w.t.Errorf("a worker: %v", err)
 		}
 	}
-	if got := c.admin.Stats("work"); got.Total() != 0 {
-		c.t.Fatalf("after the work the queue has %+v", got)
+	if got := w.admin.Stats("work"); got.Total() != 0 {
+		w.t.Fatalf("after the work the queue has %+v", got)
 	}
 	return float64(n) / kit.Since(began).Seconds()
 }
@@ -179,14 +179,14 @@ func dialBare(socket string) (*bareWire, error) {
 }
 
 // ask sends a request and returns the line of the reply, valid until the next call.
-func (w *bareWire) ask(line []byte) ([]byte, error) {
-	if err := w.SetDeadline(testwait.Deadline()); err != nil {
+func (b *bareWire) ask(line []byte) ([]byte, error) {
+	if err := b.SetDeadline(testwait.Deadline()); err != nil {
 		return nil, err
 	}
-	if _, err := w.Write(line); err != nil {
+	if _, err := b.Write(line); err != nil {
 		return nil, err
 	}
-	reply, err := w.in.ReadSlice('\n')
+	reply, err := b.in.ReadSlice('\n')
 	if err == nil && !bytes.HasPrefix(reply, []byte(`{"ok":true`)) {
 		err = fmt.Errorf("%s was answered %s", line, reply)
 	}
@@ -194,10 +194,10 @@ func (w *bareWire) ask(line []byte) ([]byte, error) {
 }
 
 // drain claims and acks jobs until none is left.
-func (w *bareWire) drain(queue string, left *atomic.Int64) error {
+func (b *bareWire) drain(queue string, left *atomic.Int64) error {
 	claim := []byte(`{"op":"claim","queue":"` + queue + `"}` + "\n")
 	for left.Load() > 0 {
-		reply, err := w.ask(claim)
+		reply, err := b.ask(claim)
 		if err != nil {
 			return err
 		}
@@ -206,8 +206,8 @@ func (w *bareWire) drain(queue string, left *atomic.Int64) error {
 			continue // other workers have the last ones
 		}
 		lease, _, _ := bytes.Cut(rest, []byte(`"`))
-		w.out = append(append(append(w.out[:0], `{"op":"ack","lease":"`...), lease...), "\"}\n"...)
-		if _, err := w.ask(w.out); err != nil {
+		b.out = append(append(append(b.out[:0], `{"op":"ack","lease":"`...), lease...), "\"}\n"...)
+		if _, err := b.ask(b.out); err != nil {
 			return err
 		}
 		left.Add(-1)

@@ -197,99 +197,99 @@ func backAndForth(t *testing.T, s *kit.Site, elsewhere string) {
 }
 
 // switchTo makes the config name that database.
-func (m *databaseMove) switchTo(n int) {
-	m.t.Helper()
-	m.a.WriteConfig(m.texts[n])
-	m.w.Must(kit.Msg{"op": "reload"})
+func (d *databaseMove) switchTo(n int) {
+	d.t.Helper()
+	d.a.WriteConfig(d.texts[n])
+	d.w.Must(kit.Msg{"op": "reload"})
 }
 
 // claim claims a job and checks its payload and attempt.
-func (m *databaseMove) claim(payload string, attempt int) kit.Job {
-	m.t.Helper()
-	job := m.w.ClaimOne("work")
+func (d *databaseMove) claim(payload string, attempt int) kit.Job {
+	d.t.Helper()
+	job := d.w.ClaimOne("work")
 	if job.Payload != payload || job.Attempt != attempt {
-		m.t.Errorf("claimed attempt %d of %q, want %d of %q", job.Attempt, job.Payload, attempt, payload)
+		d.t.Errorf("claimed attempt %d of %q, want %d of %q", job.Attempt, job.Payload, attempt, payload)
 	}
 	return job
 }
 
-func (m *databaseMove) ack(leases ...string) {
-	m.t.Helper()
-	if r := m.w.Must(kit.Msg{"op": "ack", "leases": leases}); r.Acked != len(leases) || len(r.Lost) > 0 {
-		m.t.Errorf("acked %d of %d, lost %v", r.Acked, len(leases), r.Lost)
+func (d *databaseMove) ack(leases ...string) {
+	d.t.Helper()
+	if r := d.w.Must(kit.Msg{"op": "ack", "leases": leases}); r.Acked != len(leases) || len(r.Lost) > 0 {
+		d.t.Errorf("acked %d of %d, lost %v", r.Acked, len(leases), r.Lost)
 	}
 }
 
 // waitClosed waits until the sidecar has closed one of the databases.
-func (m *databaseMove) waitClosed() {
-	m.t.Helper()
-	testwait.Until(m.t, "a database is left", func() bool { return len(m.w.Must(kit.Msg{"op": "status"}).Databases) == 1 })
+func (d *databaseMove) waitClosed() {
+	d.t.Helper()
+	testwait.Until(d.t, "a database is left", func() bool { return len(d.w.Must(kit.Msg{"op": "status"}).Databases) == 1 })
 }
 
 // wantEmpty checks that no job is left in the database that the config names.
-func (m *databaseMove) wantEmpty() {
-	m.t.Helper()
-	if got := m.w.Stats("work"); got.Total() != 0 {
-		m.t.Errorf("left: %+v", got)
+func (d *databaseMove) wantEmpty() {
+	d.t.Helper()
+	if got := d.w.Stats("work"); got.Total() != 0 {
+		d.t.Errorf("left: %+v", got)
 	}
 }
 
 // settleBoth settles the jobs of both, while the config names the second one, and then the first.
-func (m *databaseMove) settleBoth() {
-	first, second, w := m.held[0], m.held[1], m.w
+func (d *databaseMove) settleBoth() {
+	first, second, w := d.held[0], d.held[1], d.w
 	w.Must(kit.Msg{"op": "extend", "leases": []string{first[0].Lease, second[0].Lease}})
 	w.MustFail("bad_request", kit.Msg{"op": "ack", "lease": first[0].Lease, "enqueue": []kit.Msg{{"queue": "work"}}}) // in the other database
-	m.ack(first[0].Lease, second[0].Lease)
+	d.ack(first[0].Lease, second[0].Lease)
 	w.Must(kit.Msg{"op": "nack", "lease": first[1].Lease, "delay_ms": 0})
 	w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": first[1].Lease})
-	other := m.a.Dial()
+	other := d.a.Dial()
 	other.Must(kit.Msg{"op": "extend", "lease": first[2].Lease, "bind": true})
 	// A waiting claim gets the jobs of the database that the config names next.
 	w.Post(kit.Msg{"op": "claim", "queue": "work", "wait_ms": kit.WaitMS()})
-	m.a.CaughtUp()
-	m.a.WriteConfig(m.texts[0])
+	d.a.CaughtUp()
+	d.a.WriteConfig(d.texts[0])
 	other.Must(kit.Msg{"op": "reload"})
 	r := w.Next()
 	if len(r.Jobs) != 1 || r.Jobs[0].ID != first[1].ID || r.Jobs[0].Attempt != 2 {
-		m.t.Fatalf("the waiting claim got %+v", r)
+		d.t.Fatalf("the waiting claim got %+v", r)
 	}
-	m.ack(r.Jobs[0].Lease, second[1].Lease, second[2].Lease)
+	d.ack(r.Jobs[0].Lease, second[1].Lease, second[2].Lease)
 	w.Must(kit.Msg{"op": "nack", "lease": second[3].Lease, "delay_ms": 0, "snooze": true})
-	m.waitClosed()
+	d.waitClosed()
 	other.Must(kit.Msg{"op": "ack", "lease": first[2].Lease})
 }
 
 // closeWorker checks that a worker which leaves frees its jobs in both.
-func (m *databaseMove) closeWorker() {
-	m.switchTo(1)
-	m.claim(m.held[1][3].Payload, 1)
-	if err := m.w.Close(); err != nil {
-		m.t.Fatal(err)
+func (d *databaseMove) closeWorker() {
+	d.switchTo(1)
+	d.claim(d.held[1][3].Payload, 1)
+	if err := d.w.Close(); err != nil {
+		d.t.Fatal(err)
 	}
-	m.w = m.a.Dial()
-	m.ack(m.claim(m.held[1][3].Payload, 2).Lease)
-	m.wantEmpty()
-	m.switchTo(0)
-	m.ack(m.claim(m.held[0][3].Payload, 2).Lease)
-	m.wantEmpty()
+	d.w = d.a.Dial()
+	d.ack(d.claim(d.held[1][3].Payload, 2).Lease)
+	d.wantEmpty()
+	d.switchTo(0)
+	d.ack(d.claim(d.held[0][3].Payload, 2).Lease)
+	d.wantEmpty()
 }
 
 // checkTimedLease checks that a timed lease keeps its database open, also after its worker has left.
-func (m *databaseMove) checkTimedLease() {
-	m.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": "timed"})
-	timed := m.a.Dial()
+func (d *databaseMove) checkTimedLease() {
+	d.w.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": "timed"})
+	timed := d.a.Dial()
 	jobs := timed.Must(kit.Msg{"op": "claim", "queue": "work", "lease_ms": 3_600_000}).Jobs
 	if len(jobs) != 1 {
-		m.t.Fatalf("claimed %+v", jobs)
+		d.t.Fatalf("claimed %+v", jobs)
 	}
 	if err := timed.Close(); err != nil {
-		m.t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	m.switchTo(1)
-	m.w.Must(kit.Msg{"op": "nack", "lease": jobs[0].Lease, "delay_ms": 0})
-	m.waitClosed()
-	m.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": jobs[0].Lease})
-	m.switchTo(0)
-	m.ack(m.claim("timed", 2).Lease)
-	m.wantEmpty()
+	d.switchTo(1)
+	d.w.Must(kit.Msg{"op": "nack", "lease": jobs[0].Lease, "delay_ms": 0})
+	d.waitClosed()
+	d.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": jobs[0].Lease})
+	d.switchTo(0)
+	d.ack(d.claim("timed", 2).Lease)
+	d.wantEmpty()
 }

@@ -50,85 +50,85 @@ type acksUnderWay struct {
 }
 
 // holdable lets each ack share an advisory lock. Claims don't need it.
-func (u *acksUnderWay) holdable() {
-	u.t.Helper()
+func (a *acksUnderWay) holdable() {
+	a.t.Helper()
 	for _, sql := range []string{
 		`CREATE FUNCTION public.held() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END'`,
 		`CREATE TRIGGER held BEFORE DELETE ON qsidecar.qsidecar_jobs FOR EACH STATEMENT EXECUTE FUNCTION public.held()`,
 	} {
-		u.db.Query(u.db.URL, sql)
+		a.db.Query(a.db.URL, sql)
 	}
 }
 
 // kill lets jobs flow, holds up all acks, and kills the database while they are under way. also kills something else, and revive
 // starts it again. Then at most so many jobs can run again.
-func (u *acksUnderWay) kill(what string, also, revive func(), most int) {
-	u.t.Helper()
+func (a *acksUnderWay) kill(what string, also, revive func(), most int) {
+	a.t.Helper()
 	const flowing, held = 100, 100
-	known, _ := u.worker.Done()
-	u.put(len(known), flowing)
-	u.settled()
-	c := u.sidecar.Dial()
+	known, _ := a.worker.Done()
+	a.put(len(known), flowing)
+	a.settled()
+	c := a.sidecar.Dial()
 	c.Must(kit.Msg{"op": "pause", "queue": "quick"}) // until the acks are held up
-	u.put(len(known)+flowing, held)
-	_, before := u.worker.Done()
-	ctx := testwait.Context(u.t)
-	holder, err := pgx.Connect(ctx, u.db.URL)
+	a.put(len(known)+flowing, held)
+	_, before := a.worker.Done()
+	ctx := testwait.Context(a.t)
+	holder, err := pgx.Connect(ctx, a.db.URL)
 	if err != nil {
-		u.t.Fatal(err)
+		a.t.Fatal(err)
 	}
 	defer func() { _ = holder.Close(context.WithoutCancel(ctx)) }() // its server is dead
 	if _, err := holder.Exec(ctx, "SELECT pg_advisory_lock(1)"); err != nil {
-		u.t.Fatal(err)
+		a.t.Fatal(err)
 	}
 	c.Must(kit.Msg{"op": "resume", "queue": "quick"})
-	testwait.Until(u.t, "an ack is under way", func() bool {
-		waiting := u.db.Query(u.db.URL, "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+	testwait.Until(a.t, "an ack is under way", func() bool {
+		waiting := a.db.Query(a.db.URL, "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 		return len(waiting) > 0
 	})
-	if err := u.db.Kill9(); err != nil {
-		u.t.Fatal(err)
+	if err := a.db.Kill9(); err != nil {
+		a.t.Fatal(err)
 	}
 	also()
-	_, begun := u.worker.Done()
+	_, begun := a.worker.Done()
 	unsettled := len(begun) - len(before)
-	if err := u.db.Restart(ctx); err != nil {
-		u.t.Fatal(err)
+	if err := a.db.Restart(ctx); err != nil {
+		a.t.Fatal(err)
 	}
 	revive()
-	u.settled()
-	all, lines := u.worker.Done()
+	a.settled()
+	all, lines := a.worker.Done()
 	again := len(lines) - len(before) - held
-	kit.Figure(u.t, "%s killed with %d jobs begun and not settled: %d ran again", what, unsettled, again)
+	kit.Figure(a.t, "%s killed with %d jobs begun and not settled: %d ran again", what, unsettled, again)
 	if want := len(known) + flowing + held; len(all) != want {
-		u.t.Errorf("%s killed: %d jobs have run, want %d", what, len(all), want)
+		a.t.Errorf("%s killed: %d jobs have run, want %d", what, len(all), want)
 	}
 	if unsettled < 1 || unsettled > mostUnsettled {
-		u.t.Errorf("%s killed with %d jobs begun and not settled, want 1 to %d", what, unsettled, mostUnsettled)
+		a.t.Errorf("%s killed with %d jobs begun and not settled, want 1 to %d", what, unsettled, mostUnsettled)
 	}
 	if again > most {
-		u.t.Errorf("%s killed: %d jobs ran again, want %d at most", what, again, most)
+		a.t.Errorf("%s killed: %d jobs ran again, want %d at most", what, again, most)
 	}
 }
 
 // put enqueues n jobs with payloads from a number on.
-func (u *acksUnderWay) put(from, n int) {
-	u.t.Helper()
+func (a *acksUnderWay) put(from, n int) {
+	a.t.Helper()
 	jobs := make([]kit.Msg, n)
 	for i := range jobs {
 		jobs[i] = kit.Msg{"queue": "quick", "payload": fmt.Sprint(from + i)}
 	}
-	u.sidecar.Dial().Must(kit.Msg{"op": "enqueue", "jobs": jobs})
+	a.sidecar.Dial().Must(kit.Msg{"op": "enqueue", "jobs": jobs})
 }
 
 // settled waits until no job is left in any state.
-func (u *acksUnderWay) settled() {
-	u.t.Helper()
-	c := u.sidecar.Dial()
-	kit.WaitProgress(u.t, "no job is left", func() (now int, done bool) {
+func (a *acksUnderWay) settled() {
+	a.t.Helper()
+	c := a.sidecar.Dial()
+	kit.WaitProgress(a.t, "no job is left", func() (now int, done bool) {
 		r := c.Exchange(kit.Msg{"op": "stats", "queue": "quick"})
 		if r.Error != nil && !r.Error.Transient() {
-			u.t.Fatal(r.Error)
+			a.t.Fatal(r.Error)
 		}
 		for _, q := range r.Queues {
 			now = q.Total()

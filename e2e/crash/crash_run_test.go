@@ -27,25 +27,25 @@ type suspended struct {
 }
 
 // strike stops a random sidecar if none is stopped, because another one must evict it.
-func (x *suspender) strike(r *crash.Run) {
-	if len(x.asleep) > 0 {
+func (s *suspender) strike(r *crash.Run) {
+	if len(s.asleep) > 0 {
 		return
 	}
 	sc := r.Sidecars[r.Rand.IntN(len(r.Sidecars))]
 	identity := sc.Identity()
-	x.asleep = append(x.asleep, suspended{sc.Name, sc.Cmd.Process, identity, suspend(x.s, sc)})
+	s.asleep = append(s.asleep, suspended{sc.Name, sc.Cmd.Process, identity, suspend(s.s, sc)})
 }
 
 // tend continues a sidecar once it owns no job any more.
-func (x *suspender) tend(r *crash.Run) {
-	if len(x.asleep) == 0 {
+func (s *suspender) tend(r *crash.Run) {
+	if len(s.asleep) == 0 {
 		return
 	}
-	a := x.asleep[0]
-	if len(x.s.Rows("SELECT id FROM qsidecar_jobs WHERE owner = ?", a.identity)) > 0 {
+	a := s.asleep[0]
+	if len(s.s.Rows("SELECT id FROM qsidecar_jobs WHERE owner = ?", a.identity)) > 0 {
 		return
 	}
-	x.asleep = nil
+	s.asleep = nil
 	if err := a.process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		r.T.Error(err)
 	}

@@ -77,10 +77,10 @@ func (p pace) String() string {
 }
 
 // work returns when the queue is empty. After filling the queue it calls ready.
-func (s *queueRun) work(ready func()) pace {
-	s.t.Helper()
+func (q *queueRun) work(ready func()) pace {
+	q.t.Helper()
 	left := map[string]bool{}
-	for _, id := range s.sidecars[0].Dial().Enqueue(s.queue, s.jobs) {
+	for _, id := range q.sidecars[0].Dial().Enqueue(q.queue, q.jobs) {
 		left[id] = true
 	}
 	ready()
@@ -91,36 +91,36 @@ func (s *queueRun) work(ready func()) pace {
 		mu.Lock()
 		defer mu.Unlock()
 		if !left[id] {
-			s.t.Errorf("job %s was settled twice, or is unknown", id)
+			q.t.Errorf("job %s was settled twice, or is unknown", id)
 		}
 		delete(left, id)
-		if n := s.jobs - len(left); n*5/s.jobs > len(fifths) {
+		if n := q.jobs - len(left); n*5/q.jobs > len(fifths) {
 			fifths = append(fifths, kit.Since(began))
 		}
 		return len(left) == 0
 	}
 	over := make(chan struct{})
 	var all sync.WaitGroup
-	for i := range s.workers {
-		all.Go(func() { s.worker(s.sidecars[i%len(s.sidecars)].Socket, settled, over) })
+	for i := range q.workers {
+		all.Go(func() { q.worker(q.sidecars[i%len(q.sidecars)].Socket, settled, over) })
 	}
 	all.Wait()
 	if len(left) > 0 {
-		s.t.Fatalf("%d of %d jobs were not delivered", len(left), s.jobs)
+		q.t.Fatalf("%d of %d jobs were not delivered", len(left), q.jobs)
 	}
-	fifth := float64(s.jobs) / 5
+	fifth := float64(q.jobs) / 5
 	return pace{
-		all:   float64(s.jobs) / fifths[4].Seconds(),
+		all:   float64(q.jobs) / fifths[4].Seconds(),
 		first: fifth / fifths[0].Seconds(),
 		last:  fifth / (fifths[4] - fifths[3]).Seconds(),
 	}
 }
 
 // worker works until over is closed. It closes over with the last job.
-func (s *queueRun) worker(socket string, settled func(string) bool, over chan struct{}) {
+func (q *queueRun) worker(socket string, settled func(string) bool, over chan struct{}) {
 	w, err := kit.DialWire(socket)
 	if err != nil {
-		s.t.Error(err)
+		q.t.Error(err)
 		return
 	}
 	defer w.Close()
@@ -131,17 +131,17 @@ func (s *queueRun) worker(socket string, settled func(string) bool, over chan st
 		default:
 		}
 		if err := w.SetDeadline(testwait.Deadline()); err != nil {
-			s.t.Error(err)
+			q.t.Error(err)
 			return
 		}
-		r, err := w.Call(kit.Msg{"op": "claim", "queue": s.queue, "wait_ms": 200})
+		r, err := w.Call(kit.Msg{"op": "claim", "queue": q.queue, "wait_ms": 200})
 		if err != nil || r.Error != nil {
-			s.t.Errorf("claim: %+v %v", r, err)
+			q.t.Errorf("claim: %+v %v", r, err)
 			return
 		}
 		for _, j := range r.Jobs {
 			if r, err := w.Call(kit.Msg{"op": "ack", "lease": j.Lease}); err != nil || r.Error != nil {
-				s.t.Errorf("ack: %+v %v", r, err)
+				q.t.Errorf("ack: %+v %v", r, err)
 				return
 			}
 			if settled(j.ID) {

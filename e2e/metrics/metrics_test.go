@@ -22,10 +22,10 @@ type tally struct {
 	all map[string]int
 }
 
-func (y *tally) add(what, queue string, n int) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.all[what+" "+queue] += n
+func (t *tally) add(what, queue string, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all[what+" "+queue] += n
 }
 
 // metricsRun is 32 workers that do everything that a job can go through, and count it.
@@ -83,8 +83,8 @@ func TestMetricsEqualTheWork(t *testing.T) {
 }
 
 // produce enqueues jobs, some of them twice.
-func (r *metricsRun) produce(n int) {
-	w := r.dial()
+func (m *metricsRun) produce(n int) {
+	w := m.dial()
 	defer w.Close()
 	for at := 0; at < n; {
 		var jobs []kit.Msg
@@ -100,39 +100,39 @@ func (r *metricsRun) produce(n int) {
 		}
 		rep, err := w.Call(kit.Msg{"op": "enqueue", "jobs": jobs})
 		if err != nil || rep.Error != nil {
-			r.t.Errorf("enqueue: %v, %+v", err, rep)
+			m.t.Errorf("enqueue: %v, %+v", err, rep)
 			return
 		}
 		for i, j := range rep.Jobs {
-			r.add(map[bool]string{true: "duplicate", false: "enqueued"}[j.Duplicate], jobs[i]["queue"].(string), 1)
+			m.add(map[bool]string{true: "duplicate", false: "enqueued"}[j.Duplicate], jobs[i]["queue"].(string), 1)
 		}
 	}
 }
 
-func (r *metricsRun) dial() *kit.Wire {
-	w, err := kit.DialWire(r.socket)
+func (m *metricsRun) dial() *kit.Wire {
+	w, err := kit.DialWire(m.socket)
 	if err != nil {
-		r.t.Error(err)
-		r.stop.Store(true)
+		m.t.Error(err)
+		m.stop.Store(true)
 		return &kit.Wire{}
 	}
 	return w
 }
 
 // work claims one job after another and ends each in some way.
-func (r *metricsRun) work(rnd *rand.Rand) {
-	w := r.dial()
-	for !r.stop.Load() {
+func (m *metricsRun) work(rnd *rand.Rand) {
+	w := m.dial()
+	for !m.stop.Load() {
 		rep, err := w.Call(kit.Msg{"op": "claim", "queues": []string{"slow", "side", "work"}, "wait_ms": 100})
 		if err != nil || rep.Error != nil {
-			r.t.Errorf("claim: %v, %+v", err, rep)
+			m.t.Errorf("claim: %v, %+v", err, rep)
 			return
 		}
 		for _, j := range rep.Jobs {
-			r.add("claimed", j.Queue, 1)
-			if !r.end(w, j, rnd) {
+			m.add("claimed", j.Queue, 1)
+			if !m.end(w, j, rnd) {
 				w.Close()
-				w = r.dial()
+				w = m.dial()
 			}
 		}
 	}
@@ -140,92 +140,92 @@ func (r *metricsRun) work(rnd *rand.Rand) {
 }
 
 // end ends a delivery in a random way. It returns false if the connection is closed.
-func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
+func (m *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 	last := j.Attempt == j.MaxAttempts
 	if j.Queue == "slow" { // until its time limit is over
 		for {
-			rep := r.call(w, kit.Msg{"op": "extend", "lease": j.Lease})
+			rep := m.call(w, kit.Msg{"op": "extend", "lease": j.Lease})
 			if rep.Error != nil {
-				r.lost(rep)
+				m.lost(rep)
 				break
 			}
 		}
-		r.ended("timed_out", j, last)
+		m.ended("timed_out", j, last)
 		return true
 	}
 	switch p := rnd.IntN(100); {
 	case p < 60:
-		r.settle(w, kit.Msg{"op": "ack", "lease": j.Lease})
-		r.add("acked", j.Queue, 1)
+		m.settle(w, kit.Msg{"op": "ack", "lease": j.Lease})
+		m.add("acked", j.Queue, 1)
 		if p < 5 {
-			r.lost(r.call(w, kit.Msg{"op": "ack", "lease": j.Lease})) // once more
+			m.lost(m.call(w, kit.Msg{"op": "ack", "lease": j.Lease})) // once more
 		}
 	case p < 70 && j.Queue == "work":
-		rep := r.settle(w, kit.Msg{"op": "ack", "lease": j.Lease, "enqueue": []kit.Msg{{"queue": "side"}}})
-		r.add("acked", j.Queue, 1)
-		r.add("enqueued", "side", len(rep.Enqueued))
+		rep := m.settle(w, kit.Msg{"op": "ack", "lease": j.Lease, "enqueue": []kit.Msg{{"queue": "side"}}})
+		m.add("acked", j.Queue, 1)
+		m.add("enqueued", "side", len(rep.Enqueued))
 	case p < 80:
-		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
-		r.add("nacked", j.Queue, 1)
-		r.countDeath(j, last)
+		m.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
+		m.add("nacked", j.Queue, 1)
+		m.countDeath(j, last)
 	case p < 84:
-		r.settle(w, kit.Msg{"op": "nack", "leases": []string{j.Lease}, "dead": true})
-		r.add("nacked", j.Queue, 1)
-		r.countDeath(j, true)
+		m.settle(w, kit.Msg{"op": "nack", "leases": []string{j.Lease}, "dead": true})
+		m.add("nacked", j.Queue, 1)
+		m.countDeath(j, true)
 	case p < 88:
-		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "snooze": true, "delay_ms": 0})
-		r.add("nacked", j.Queue, 1)
+		m.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "snooze": true, "delay_ms": 0})
+		m.add("nacked", j.Queue, 1)
 	case p < 94:
-		r.ended("disconnected", j, last)
+		m.ended("disconnected", j, last)
 		return false // closes the connection
 	default:
-		r.settle(w, kit.Msg{"op": "bye"})
-		r.add("returned", j.Queue, 1)
+		m.settle(w, kit.Msg{"op": "bye"})
+		m.add("returned", j.Queue, 1)
 		return false
 	}
 	return true
 }
 
-func (r *metricsRun) call(w *kit.Wire, req kit.Msg) *kit.Reply {
+func (m *metricsRun) call(w *kit.Wire, req kit.Msg) *kit.Reply {
 	rep, err := w.Call(req)
 	if err != nil {
-		r.t.Errorf("%v: %v", kit.Brief(req), err)
+		m.t.Errorf("%v: %v", kit.Brief(req), err)
 		return &kit.Reply{Error: &kit.Error{Code: "gone"}}
 	}
 	return rep
 }
 
-func (r *metricsRun) settle(w *kit.Wire, req kit.Msg) *kit.Reply {
-	rep := r.call(w, req)
+func (m *metricsRun) settle(w *kit.Wire, req kit.Msg) *kit.Reply {
+	rep := m.call(w, req)
 	if rep.Error != nil || len(rep.Lost) > 0 {
-		r.t.Errorf("%v: %+v", kit.Brief(req), rep)
+		m.t.Errorf("%v: %+v", kit.Brief(req), rep)
 	}
 	return rep
 }
 
-func (r *metricsRun) lost(rep *kit.Reply) {
+func (m *metricsRun) lost(rep *kit.Reply) {
 	if rep.Error == nil || rep.Error.Code != "lease_lost" {
-		r.t.Errorf("a lease that is not valid any more: %+v", rep)
+		m.t.Errorf("a lease that is not valid any more: %+v", rep)
 	}
-	r.late.Add(1)
+	m.late.Add(1)
 }
 
-func (r *metricsRun) ended(cause string, j kit.Job, last bool) {
-	r.add("lost/"+cause, j.Queue, 1)
-	r.countDeath(j, last)
+func (m *metricsRun) ended(cause string, j kit.Job, last bool) {
+	m.add("lost/"+cause, j.Queue, 1)
+	m.countDeath(j, last)
 }
 
-func (r *metricsRun) countDeath(j kit.Job, dead bool) {
+func (m *metricsRun) countDeath(j kit.Job, dead bool) {
 	if dead {
-		r.add("dead", j.Queue, 1)
+		m.add("dead", j.Queue, 1)
 	}
 }
 
 // reload changes the config: it adds and removes queues and pprof.
-func (r *metricsRun) reload(a *kit.Sidecar, n int) {
+func (m *metricsRun) reload(a *kit.Sidecar, n int) {
 	text, err := os.ReadFile(a.ConfigFile)
 	if err != nil {
-		r.t.Error(err)
+		m.t.Error(err)
 		return
 	}
 	lines := slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), func(l string) bool { return strings.HasPrefix(l, "  extra") || strings.HasPrefix(l, "  side") })
@@ -234,20 +234,20 @@ func (r *metricsRun) reload(a *kit.Sidecar, n int) {
 		added += "  side: {timeout: 1h}\n"
 	}
 	if err := os.WriteFile(a.ConfigFile, []byte(strings.Join(lines, "")+added), 0o644); err != nil {
-		r.t.Error(err)
+		m.t.Error(err)
 		return
 	}
-	w := r.dial()
+	w := m.dial()
 	defer w.Close()
-	rep := r.call(w, kit.Msg{"op": "reload"})
+	rep := m.call(w, kit.Msg{"op": "reload"})
 	if rep.Error != nil {
-		r.t.Errorf("reload: %v", rep.Error)
+		m.t.Errorf("reload: %v", rep.Error)
 	}
 }
 
 // compare compares the metrics with the workers' counts.
-func (r *metricsRun) compare(e admin.Exposition) {
-	t := r.t
+func (m *metricsRun) compare(e admin.Exposition) {
+	t := m.t
 	for _, queue := range []string{"work", "side", "slow"} {
 		got := map[string]int{}
 		for _, what := range []string{"enqueued", "duplicate", "claimed", "acked", "nacked", "dead", "returned"} {
@@ -258,7 +258,7 @@ func (r *metricsRun) compare(e admin.Exposition) {
 		}
 		want := map[string]int{}
 		for what := range got {
-			want[what] = r.all[what+" "+queue]
+			want[what] = m.all[what+" "+queue]
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("the metrics of %s say %v, the workers counted %v", queue, got, want)
@@ -274,8 +274,8 @@ func (r *metricsRun) compare(e admin.Exposition) {
 			t.Errorf("%d waits for %s, want %d", got, queue, want)
 		}
 	}
-	if got := e.Series[`qsidecar_stale_settles_total{database="main"}`]; int64(got) != r.late.Load() {
-		t.Errorf("%v lost leases, the workers counted %d", got, r.late.Load())
+	if got := e.Series[`qsidecar_stale_settles_total{database="main"}`]; int64(got) != m.late.Load() {
+		t.Errorf("%v lost leases, the workers counted %d", got, m.late.Load())
 	}
 	if got := e.Series["qsidecar_config_generation"]; got != 7 {
 		t.Errorf("the config's generation is %v, want 7", got)

@@ -168,22 +168,22 @@ func TestInvalidSocketPaths(t *testing.T) {
 
 // checkReports checks that check reports what serve will report about the socket's path, and about the
 // same path of the admin listener.
-func (p badPath) checkReports(t *testing.T, sc *kit.Sidecar, name, socket string) {
+func (b badPath) checkReports(t *testing.T, sc *kit.Sidecar, name, socket string) {
 	t.Helper()
 	code, severity := 1, "error"
-	if p.foreign {
+	if b.foreign {
 		code, severity = 0, "warning"
 	}
 	config := sc.ReadConfig()
 	for _, text := range []string{config, strings.Replace(config, "socket: "+socket, "socket: "+filepath.Join(filepath.Dir(sc.ConfigFile), "elsewhere.sock"), 1) + "admin: {listen: " + socket + "}\n"} {
 		sc.WriteConfig(text)
 		found := sc.Check(filepath.Dir(sc.ConfigFile), code, "--json").Problems(t, severity)["socket"]
-		if !strings.HasPrefix(found, socket+": ") || !strings.Contains(found, p.words) {
-			t.Errorf("%s: check reports %q, want %q", name, found, p.words)
+		if !strings.HasPrefix(found, socket+": ") || !strings.Contains(found, b.words) {
+			t.Errorf("%s: check reports %q, want %q", name, found, b.words)
 		}
 	}
 	sc.WriteConfig(config)
-	if output := sc.Check(filepath.Dir(sc.ConfigFile), code); !strings.Contains(output.Stdout, p.words) || !strings.Contains(output.Stdout, "\n  "+severity) {
+	if output := sc.Check(filepath.Dir(sc.ConfigFile), code); !strings.Contains(output.Stdout, b.words) || !strings.Contains(output.Stdout, "\n  "+severity) {
 		t.Errorf("%s: check shows\n%s", name, output.Stdout)
 	}
 }

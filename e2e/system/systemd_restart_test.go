@@ -63,29 +63,29 @@ func (c *callers) note(format string, args ...any) {
 
 // ask sends a request until it gets a final reply, on as many connections as it needs. It binds the
 // caller's lease to each. A closed connection is allowed, a refused one is an error.
-func (m *caller) ask(req kit.Msg) *kit.Reply {
+func (c *caller) ask(req kit.Msg) *kit.Reply {
 	for began := kit.Monotonic(); ; {
-		if r := m.once(req); r != nil {
+		if r := c.once(req); r != nil {
 			return r
 		}
 		if kit.Since(began) > testwait.Limit {
-			m.note("%s: no answer to %v in %v", m.name, kit.Brief(req), testwait.Limit)
+			c.note("%s: no answer to %v in %v", c.name, kit.Brief(req), testwait.Limit)
 			return &kit.Reply{Error: &kit.Error{Code: "none"}}
 		}
 	}
 }
 
 // once is one try. It returns nil if the caller must try again.
-func (m *caller) once(req kit.Msg) *kit.Reply {
-	if m.w == nil && !m.connect() {
+func (c *caller) once(req kit.Msg) *kit.Reply {
+	if c.w == nil && !c.connect() {
 		return nil
 	}
-	r, err := call(m.w, req)
+	r, err := call(c.w, req)
 	switch {
 	case err != nil:
-		m.w.Close()
-		m.w = nil
-		m.again.Add(1)
+		c.w.Close()
+		c.w = nil
+		c.again.Add(1)
 		return nil
 	case r.Error != nil && (r.Error.Code == "draining" || r.Error.Transient()):
 		kit.Pace()
@@ -102,36 +102,36 @@ func call(w *kit.Wire, req kit.Msg) (*kit.Reply, error) {
 	return w.Call(req)
 }
 
-func (m *caller) connect() bool {
+func (c *caller) connect() bool {
 	began := kit.Monotonic()
-	m.connects.Add(1)
-	w, err := kit.DialWire(m.socket)
+	c.connects.Add(1)
+	w, err := kit.DialWire(c.socket)
 	if err != nil {
-		m.mu.Lock()
-		m.refused = append(m.refused, err)
-		m.mu.Unlock()
+		c.mu.Lock()
+		c.refused = append(c.refused, err)
+		c.mu.Unlock()
 		kit.Pace()
 		return false
 	}
 	first := kit.Msg{"op": "ping"}
-	if m.lease != "" {
-		first = kit.Msg{"op": "extend", "lease": m.lease, "bind": true}
+	if c.lease != "" {
+		first = kit.Msg{"op": "extend", "lease": c.lease, "bind": true}
 	}
 	r, err := call(w, first)
 	if err != nil { // the old process had carried it out
 		w.Close()
-		m.again.Add(1)
+		c.again.Add(1)
 		return false
 	}
 	for took := int64(kit.Since(began)); ; {
-		if was := m.slowest.Load(); took <= was || m.slowest.CompareAndSwap(was, took) {
+		if was := c.slowest.Load(); took <= was || c.slowest.CompareAndSwap(was, took) {
 			break
 		}
 	}
 	if r.Error != nil && !r.Error.Transient() {
-		m.note("%s: %v on a new connection: %v", m.name, first["op"], r.Error)
+		c.note("%s: %v on a new connection: %v", c.name, first["op"], r.Error)
 	}
-	m.w = w
+	c.w = w
 	return true
 }
 
@@ -145,40 +145,40 @@ func (c *callers) ended() bool {
 }
 
 // work enqueues, claims and acks until the end. It calls hold with each job.
-func (m *caller) work(queue string, hold func()) {
-	for i := 0; !m.ended(); i++ {
-		m.ask(kit.Msg{"op": "enqueue", "queue": queue, "key": fmt.Sprint(m.name, "-", i)})
+func (c *caller) work(queue string, hold func()) {
+	for i := 0; !c.ended(); i++ {
+		c.ask(kit.Msg{"op": "enqueue", "queue": queue, "key": fmt.Sprint(c.name, "-", i)})
 		var job kit.Job
 		for job.ID == "" {
-			if r := m.ask(kit.Msg{"op": "claim", "queue": queue, "wait_ms": 500}); len(r.Jobs) > 0 {
+			if r := c.ask(kit.Msg{"op": "claim", "queue": queue, "wait_ms": 500}); len(r.Jobs) > 0 {
 				job = r.Jobs[0]
 			} else if r.Error != nil {
 				return
 			}
 		}
-		m.mu.Lock()
-		m.delivered[job.ID]++
-		m.mu.Unlock()
+		c.mu.Lock()
+		c.delivered[job.ID]++
+		c.mu.Unlock()
 		if job.Attempt != 1 {
-			m.note("%s: job %s is delivered as attempt %d", m.name, job.ID, job.Attempt)
+			c.note("%s: job %s is delivered as attempt %d", c.name, job.ID, job.Attempt)
 		}
-		m.lease = job.Lease
+		c.lease = job.Lease
 		hold()
-		if r := m.ask(kit.Msg{"op": "ack", "lease": m.lease}); r.Error != nil {
-			m.note("%s: ack of %s: %v", m.name, job.ID, r.Error)
+		if r := c.ask(kit.Msg{"op": "ack", "lease": c.lease}); r.Error != nil {
+			c.note("%s: ack of %s: %v", c.name, job.ID, r.Error)
 		}
-		m.lease = ""
-		m.jobs.Add(1)
+		c.lease = ""
+		c.jobs.Add(1)
 	}
 }
 
 // connectRepeatedly opens one connection after another.
-func (m *caller) connectRepeatedly() {
-	for !m.ended() {
-		m.ask(kit.Msg{"op": "ping"})
-		if m.w != nil {
-			m.w.Close()
-			m.w = nil
+func (c *caller) connectRepeatedly() {
+	for !c.ended() {
+		c.ask(kit.Msg{"op": "ping"})
+		if c.w != nil {
+			c.w.Close()
+			c.w = nil
 		}
 	}
 }

@@ -40,36 +40,36 @@ type proxies struct {
 }
 
 // add starts a sidecar and returns the ports of the proxy and of the sidecar. path is that in the browser.
-func (x *proxies) add(name, scheme, path string) (port, upstream string) {
-	x.Helper()
+func (p *proxies) add(name, scheme, path string) (port, upstream string) {
+	p.Helper()
 	port, err := local.FreePort()
 	if err != nil {
-		x.Fatal(err)
+		p.Fatal(err)
 	}
 	base := scheme + "://ops.example.com:" + port + path
-	sc, direct := pageWith(x.T, kit.NewSite(x.T), "a", "write", ", base_url: "+base)
+	sc, direct := pageWith(p.T, kit.NewSite(p.T), "a", "write", ", base_url: "+base)
 	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "mail", "payload": "hi"})
 	kill(sc.Dial(), "fails", "no such user 17", payloads(3)...)
-	x.all = append(x.all, proxied{name, base, direct})
+	p.all = append(p.all, proxied{name, base, direct})
 	return port, strings.TrimPrefix(direct, "http://")
 }
 
 // serverNginx adds a server of nginx with a location.
-func (x *proxies) serverNginx(port, scheme, location string) {
+func (p *proxies) serverNginx(port, scheme, location string) {
 	tls := ""
 	if scheme == "https" {
 		tls = "ssl"
 	}
-	fmt.Fprintf(&x.nginx, "server {\n listen 127.0.0.1:%s %s;\n server_name ops.example.com;\n ssl_certificate %s/cert.pem;\n ssl_certificate_key %[3]s/key.pem;\n %s\n}\n", port, tls, x.dir, location)
+	fmt.Fprintf(&p.nginx, "server {\n listen 127.0.0.1:%s %s;\n server_name ops.example.com;\n ssl_certificate %s/cert.pem;\n ssl_certificate_key %[3]s/key.pem;\n %s\n}\n", port, tls, p.dir, location)
 }
 
 // documented returns a block of docs/operations/proxy.md with this test's addresses.
-func (x *proxies) documented(heading string, i int, replace ...string) string {
-	x.Helper()
-	text := testdocs.CodeBlocks(x, kit.Path("docs/operations/proxy.md"), "## "+heading, strings.ToLower(heading))[i]
+func (p *proxies) documented(heading string, i int, replace ...string) string {
+	p.Helper()
+	text := testdocs.CodeBlocks(p, kit.Path("docs/operations/proxy.md"), "## "+heading, strings.ToLower(heading))[i]
 	for j := 0; j < len(replace); j += 2 {
 		if !strings.Contains(text, replace[j]) {
-			x.Fatalf("the example of %s has no %q:\n%s", heading, replace[j], text)
+			p.Fatalf("the example of %s has no %q:\n%s", heading, replace[j], text)
 		}
 		text = strings.ReplaceAll(text, replace[j], replace[j+1])
 	}
@@ -77,26 +77,26 @@ func (x *proxies) documented(heading string, i int, replace ...string) string {
 }
 
 // start runs a proxy until the test ends. It returns when its last server can be reached.
-func (x *proxies) start(port, program string, args ...string) {
-	x.Helper()
+func (p *proxies) start(port, program string, args ...string) {
+	p.Helper()
 	cmd := exec.Command(program, args...)
 	var out kit.LockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.Env = append(os.Environ(), "HOME="+x.dir, "XDG_DATA_HOME="+x.dir, "XDG_CONFIG_HOME="+x.dir)
+	cmd.Env = append(os.Environ(), "HOME="+p.dir, "XDG_DATA_HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		x.Fatalf("%v (scripts/need.sh nginx caddy installs it)", err)
+		p.Fatalf("%v (scripts/need.sh nginx caddy installs it)", err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	x.Cleanup(func() {
+	p.Cleanup(func() {
 		_ = cmd.Process.Kill()                                 // fails if it has ended
-		_ = testwait.Receive(x, "the end of the proxy", ended) // it was killed
-		if x.Failed() {
-			x.Logf("%s: %s", program, out.String())
+		_ = testwait.Receive(p, "the end of the proxy", ended) // it was killed
+		if p.Failed() {
+			p.Logf("%s: %s", program, out.String())
 		}
 	})
-	testwait.Until(x, program+" listens", func() bool {
+	testwait.Until(p, program+" listens", func() bool {
 		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
 		if err == nil {
 			_ = conn.Close() // nothing was written
@@ -106,30 +106,30 @@ func (x *proxies) start(port, program string, args ...string) {
 }
 
 // writeCertificate writes cert.pem and key.pem for the proxies, which the browser takes unseen.
-func (x *proxies) writeCertificate() {
-	x.Helper()
+func (p *proxies) writeCertificate() {
+	p.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		x.Fatal(err)
+		p.Fatal(err)
 	}
 	its := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"ops.example.com"}, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
 	cert, err := x509.CreateCertificate(rand.Reader, its, its, &key.PublicKey, key)
 	if err != nil {
-		x.Fatal(err)
+		p.Fatal(err)
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		x.Fatal(err)
+		p.Fatal(err)
 	}
-	x.write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
-	x.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	p.write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
+	p.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
 }
 
-func (x *proxies) write(name, text string) string {
-	x.Helper()
-	file := filepath.Join(x.dir, name)
+func (p *proxies) write(name, text string) string {
+	p.Helper()
+	file := filepath.Join(p.dir, name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		x.Fatal(err)
+		p.Fatal(err)
 	}
 	return file
 }

@@ -99,7 +99,7 @@ type closedDatabase struct {
 	info backends.Info
 }
 
-func (l closedDatabase) Info() backends.Info { return l.info }
+func (c closedDatabase) Info() backends.Info { return c.info }
 
 // Bridge returns an error if the bridge rejects the options of a config.
 func Bridge(c *config.Config, all []Result) error {

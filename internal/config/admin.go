@@ -96,13 +96,13 @@ func (a *adminAccess) parse(s string) error { return oneOf((*string)(a), s, "off
 // adminPayloads is show or hide.
 type adminPayloads string
 
-func (p *adminPayloads) parse(s string) error { return oneOf((*string)(p), s, "show", "hide") }
+func (a *adminPayloads) parse(s string) error { return oneOf((*string)(a), s, "show", "hide") }
 
 var errAdminPlace = errors.New("write a port (9464: on 127.0.0.1 alone), HOST:PORT, or the path of a Unix socket with a / in it")
 
-func (p *adminAddress) parse(s string) error {
+func (a *adminAddress) parse(s string) error {
 	if s == "" || strings.Contains(s, "/") {
-		*p = adminAddress(s)
+		*a = adminAddress(s)
 		return nil
 	}
 	host, port := "", s
@@ -115,38 +115,38 @@ func (p *adminAddress) parse(s string) error {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("%q is not an address: %w", s, errAdminPlace)
 	}
-	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // the default is not reachable from other hosts
+	*a = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // the default is not reachable from other hosts
 	return nil
 }
 
 // IsUnix reports whether p is the path of a Unix socket.
-func (p adminAddress) IsUnix() bool { return strings.Contains(string(p), "/") }
+func (a adminAddress) IsUnix() bool { return strings.Contains(string(a), "/") }
 
 // isPublic reports whether other hosts can connect to p.
-func (p adminAddress) isPublic() bool {
-	host, _, err := net.SplitHostPort(string(p))
-	if p == "" || p.IsUnix() || err != nil {
+func (a adminAddress) isPublic() bool {
+	host, _, err := net.SplitHostPort(string(a))
+	if a == "" || a.IsUnix() || err != nil {
 		return false
 	}
 	ip := net.ParseIP(host)
 	return host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
-	if c.Listen.IsUnix() && slices.ContainsFunc(all.Listen, func(l listenConfig) bool { return samePath(l.Socket, string(c.Listen)) }) {
-		bad("admin.listen", "%s is a socket that workers connect to: it needs one of its own", c.Listen)
+func (a Admin) check(all *Config, bad func(path, format string, args ...any)) {
+	if a.Listen.IsUnix() && slices.ContainsFunc(all.Listen, func(l listenConfig) bool { return samePath(l.Socket, string(a.Listen)) }) {
+		bad("admin.listen", "%s is a socket that workers connect to: it needs one of its own", a.Listen)
 	}
-	checkGroup("admin", c.Group, bad)
-	if c.QueueLabels < 0 || c.QueueLabels > 100_000 {
-		bad("admin.queue_labels", "%d is outside 0 to 100000", c.QueueLabels)
+	checkGroup("admin", a.Group, bad)
+	if a.QueueLabels < 0 || a.QueueLabels > 100_000 {
+		bad("admin.queue_labels", "%d is outside 0 to 100000", a.QueueLabels)
 	}
-	if c.Listen == "" && bool(c.Pprof) {
+	if a.Listen == "" && bool(a.Pprof) {
 		bad("admin.pprof", "it needs an admin.listen to be served at")
 	}
-	if c.Listen == "" && c.BaseURL != "" {
+	if a.Listen == "" && a.BaseURL != "" {
 		bad("admin.base_url", "it needs an admin.listen, which the proxy connects to")
 	}
-	for name, file := range c.Users {
+	for name, file := range a.Users {
 		if !userName.MatchString(name) {
 			bad("admin.users", "%q is not a user's name: it has 1 to 64 letters, digits and . _ @ + -", name)
 		}
@@ -155,29 +155,29 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 		}
 	}
 	switch {
-	case c.hasToken():
-	case c.Access == "write":
+	case a.hasToken():
+	case a.Access == "write":
 		bad("admin.access", "changes need a token: set admin.token_file or admin.users too")
-	case c.Access == "read" && c.Listen.isPublic():
-		bad("admin.listen", "other hosts can reach %s, so the API and the page need a token: set admin.token_file or admin.users, or admin.access: off to serve metrics and health only", c.Listen)
+	case a.Access == "read" && a.Listen.isPublic():
+		bad("admin.listen", "other hosts can reach %s, so the API and the page need a token: set admin.token_file or admin.users, or admin.access: off to serve metrics and health only", a.Listen)
 	}
 }
 
 // IsOff reports whether neither the API nor the page is served.
-func (c Admin) IsOff() bool { return c.Access == "off" }
+func (a Admin) IsOff() bool { return a.Access == "off" }
 
 // CanWrite reports whether clients with the token can change something.
-func (c Admin) CanWrite() bool { return c.Access == "write" }
+func (a Admin) CanWrite() bool { return a.Access == "write" }
 
 // HidesPayloads reports whether clients don't see payloads, results and headers.
-func (c Admin) HidesPayloads() bool { return c.Payloads == "hide" }
+func (a Admin) HidesPayloads() bool { return a.Payloads == "hide" }
 
 // LoopbackHost returns the host of a TCP address that only this host can reach, or "" for another address.
-func (c Admin) LoopbackHost() string {
-	if c.Listen == "" || c.Listen.IsUnix() || c.Listen.isPublic() {
+func (a Admin) LoopbackHost() string {
+	if a.Listen == "" || a.Listen.IsUnix() || a.Listen.isPublic() {
 		return ""
 	}
-	host, _, _ := net.SplitHostPort(string(c.Listen)) // parse checked it
+	host, _, _ := net.SplitHostPort(string(a.Listen)) // parse checked it
 	return host
 }
 
@@ -190,10 +190,10 @@ const minToken = 16
 var userName = regexp.MustCompile(`^[A-Za-z0-9._@+-]{1,64}$`)
 
 // hasToken reports whether requests need a token.
-func (c Admin) hasToken() bool { return c.TokenFile != "" || len(c.Users) > 0 }
+func (a Admin) hasToken() bool { return a.TokenFile != "" || len(a.Users) > 0 }
 
 // ReadTokens returns the tokens by the names of their users. The token of token_file has the empty name.
-func (c Admin) ReadTokens() (map[string]string, error) {
+func (a Admin) ReadTokens() (map[string]string, error) {
 	all := map[string]string{}
 	var errs []error
 	read := func(name, key, file string) {
@@ -206,11 +206,11 @@ func (c Admin) ReadTokens() (map[string]string, error) {
 		}
 		all[name] = token
 	}
-	if c.TokenFile != "" {
-		read("", "admin.token_file", c.TokenFile)
+	if a.TokenFile != "" {
+		read("", "admin.token_file", a.TokenFile)
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Users)) {
-		read(name, "admin.users."+name, c.Users[name])
+	for _, name := range slices.Sorted(maps.Keys(a.Users)) {
+		read(name, "admin.users."+name, a.Users[name])
 	}
 	return all, errors.Join(errs...)
 }
@@ -229,31 +229,31 @@ func readToken(key, file string) (string, error) {
 }
 
 // BridgeSocket returns the Unix socket to listen on.
-func (c Admin) BridgeSocket(log *slog.Logger) unixsocket.Config {
-	return unixsocket.Config{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group, Log: log}
+func (a Admin) BridgeSocket(log *slog.Logger) unixsocket.Config {
+	return unixsocket.Config{Path: string(a.Listen), Mode: fs.FileMode(a.Mode), Group: a.Group, Log: log}
 }
 
 // Advice returns the warning of `qsidecar check` about the listener, and its fix. Both are
 // empty if there is none.
-func (c Admin) Advice() (text, do string) {
+func (a Admin) Advice() (text, do string) {
 	switch {
-	case c.Listen.isPublic() && bool(c.Pprof):
-		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", c.Listen),
+	case a.Listen.isPublic() && bool(a.Pprof):
+		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", a.Listen),
 			"switch pprof off, or listen on 127.0.0.1 or a Unix socket"
-	case c.Listen.isPublic() && c.hasToken() && !c.IsOff():
-		return fmt.Sprintf("the token of %s is sent over the network without encryption, and other hosts can read the metrics, which need no token", c.Listen),
+	case a.Listen.isPublic() && a.hasToken() && !a.IsOff():
+		return fmt.Sprintf("the token of %s is sent over the network without encryption, and other hosts can read the metrics, which need no token", a.Listen),
 			"listen on 127.0.0.1 behind a proxy with TLS, and see that only the monitoring and the operators get there"
-	case c.Listen.isPublic():
-		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
+	case a.Listen.isPublic():
+		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", a.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
-	case c.BaseURL != "" && !c.hasToken() && !c.IsOff():
-		return fmt.Sprintf("every client that the proxy at %s lets through can read the jobs: reading needs no token there", c.BaseURL),
+	case a.BaseURL != "" && !a.hasToken() && !a.IsOff():
+		return fmt.Sprintf("every client that the proxy at %s lets through can read the jobs: reading needs no token there", a.BaseURL),
 			"set admin.token_file"
-	case strings.HasPrefix(string(c.BaseURL), "http:") && !c.IsOff():
-		return fmt.Sprintf("the token is sent to %s without encryption", c.BaseURL),
+	case strings.HasPrefix(string(a.BaseURL), "http:") && !a.IsOff():
+		return fmt.Sprintf("the token is sent to %s without encryption", a.BaseURL),
 			"let the proxy serve the page with TLS, and write https into admin.base_url"
-	case c.LoopbackHost() != "" && !c.hasToken() && !c.IsOff() && !c.HidesPayloads():
-		return fmt.Sprintf("every user of this host can read the jobs, with their payloads, at %s: reading needs no token there", c.Listen),
+	case a.LoopbackHost() != "" && !a.hasToken() && !a.IsOff() && !a.HidesPayloads():
+		return fmt.Sprintf("every user of this host can read the jobs, with their payloads, at %s: reading needs no token there", a.Listen),
 			"set admin.token_file, admin.payloads: hide or admin.access: off, or listen on a Unix socket"
 	}
 	return "", ""

@@ -53,12 +53,12 @@ func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures
 func (t *times) parse(s string) error {
 	return oneOf((*string)(t), s, "server", "utc", "seconds", "milliseconds")
 }
-func (m *claimMode) parse(s string) error { return oneOf((*string)(m), s, "update", "transaction") }
-func (n *channel) parse(s string) error {
+func (c *claimMode) parse(s string) error { return oneOf((*string)(c), s, "update", "transaction") }
+func (c *channel) parse(s string) error {
 	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
 		return fmt.Errorf("%q is not a channel: name the one in which the table's own programs notify, or leave it out", s)
 	}
-	*n = channel(s)
+	*c = channel(s)
 	return nil
 }
 func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
@@ -66,20 +66,20 @@ func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update",
 // columnValue is a constant in a column. A YAML null is NULL.
 type columnValue mapping.Value
 
-func (v *columnValue) parse(s string) error {
-	*v = columnValue{Text: s}
+func (c *columnValue) parse(s string) error {
+	*c = columnValue{Text: s}
 	return nil
 }
 
 // String returns the constant so that different ones have different texts.
-func (v columnValue) String() string {
+func (c columnValue) String() string {
 	switch {
-	case v.Null:
+	case c.Null:
 		return "null"
-	case v.Text == "" || v.Text == "null" || v.Text[0] == '"':
-		return strconv.Quote(v.Text)
+	case c.Text == "" || c.Text == "null" || c.Text[0] == '"':
+		return strconv.Quote(c.Text)
 	}
-	return v.Text
+	return c.Text
 }
 
 // TableName is NAME or SCHEMA.NAME. A name that contains a dot or a quote is written between
@@ -92,8 +92,8 @@ func ParseTableName(s string) (n TableName, err error) {
 	return n, err
 }
 
-func (n *TableName) parse(s string) error {
-	*n = TableName{Name: s} // also with an error: the keys beside it are those of an adopted table
+func (t *TableName) parse(s string) error {
+	*t = TableName{Name: s} // also with an error: the keys beside it are those of an adopted table
 	var parts []string
 	for rest := s; ; {
 		var part string
@@ -127,9 +127,9 @@ func (n *TableName) parse(s string) error {
 		}
 		rest = rest[1:]
 	}
-	*n = TableName{Name: parts[len(parts)-1]}
+	*t = TableName{Name: parts[len(parts)-1]}
 	if len(parts) == 2 {
-		n.Schema = parts[0]
+		t.Schema = parts[0]
 	}
 	return nil
 }
@@ -146,13 +146,13 @@ type queueOrder struct {
 	columns []mapping.Ordering
 }
 
-func (o *queueOrder) list(all []string) error {
+func (q *queueOrder) list(all []string) error {
 	for _, text := range all {
 		column, descending := strings.CutSuffix(text, " desc")
 		if name, long := strings.CutSuffix(text, " descending"); long {
 			return fmt.Errorf("%q: write %q for the largest first", text, name+" desc")
 		}
-		o.columns = append(o.columns, mapping.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
+		q.columns = append(q.columns, mapping.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
 	}
 	return nil
 }
@@ -160,19 +160,19 @@ func (o *queueOrder) list(all []string) error {
 // numberRange is [FROM, TO].
 type numberRange struct{ from, to int64 }
 
-func (r *numberRange) parse(s string) error {
+func (n *numberRange) parse(s string) error {
 	return fmt.Errorf("%q is not a range: write [FROM, TO]", s)
 }
-func (r *numberRange) list(all []string) (err error) {
+func (n *numberRange) list(all []string) (err error) {
 	if len(all) != 2 {
 		return fmt.Errorf("a range has two numbers, and here are %d", len(all))
 	}
-	for i, to := range []*int64{&r.from, &r.to} {
+	for i, to := range []*int64{&n.from, &n.to} {
 		if *to, err = strconv.ParseInt(all[i], 10, 64); err != nil {
 			return fmt.Errorf("%q is not a whole number", all[i])
 		}
 	}
-	if r.from > r.to {
+	if n.from > n.to {
 		return errors.New("it ends before it begins")
 	}
 	return nil

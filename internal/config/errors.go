@@ -74,8 +74,8 @@ type configError struct {
 func (e *configError) Error() string { return e.text }
 
 // hideUnknownValues cuts lines after an unknown key. The key can be a misspelt password.
-func (d *yamlDecoder) hideUnknownValues(lines []string) {
-	for _, p := range d.problems {
+func (y *yamlDecoder) hideUnknownValues(lines []string) {
+	for _, p := range y.problems {
 		if !p.unknownKey || p.line < 1 || p.line > len(lines) || p.column < 1 || p.column > len(lines[p.line-1]) {
 			continue
 		}
@@ -87,27 +87,27 @@ func (d *yamlDecoder) hideUnknownValues(lines []string) {
 }
 
 // err returns all problems in the order of the file.
-func (d *yamlDecoder) err() error {
-	if len(d.problems) == 0 {
+func (y *yamlDecoder) err() error {
+	if len(y.problems) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.problems, func(a, b problem) int {
+	slices.SortStableFunc(y.problems, func(a, b problem) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
-	lines := strings.Split(d.src, "\n")
-	d.hideUnknownValues(lines)
+	lines := strings.Split(y.src, "\n")
+	y.hideUnknownValues(lines)
 	shownLines := map[int]string{} // masking a long line is slow, and it can have many problems
 	var b strings.Builder
 	var each []string
-	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
-	for _, p := range d.problems[:min(len(d.problems), maxProblems)] {
-		text := masked(unexpand(p.text, d.expanded))
+	fmt.Fprintf(&b, "%s has %s", y.name, textfmt.Plural(int64(len(y.problems)), "error"))
+	for _, p := range y.problems[:min(len(y.problems), maxProblems)] {
+		text := masked(unexpand(p.text, y.expanded))
 		if p.line < 1 || p.line > len(lines) {
-			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
-			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
+			fmt.Fprintf(&b, "\n%s: %s", y.name, text)
+			each = append(each, fmt.Sprintf("%s: %s", y.name, text))
 			continue
 		}
-		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
+		each = append(each, fmt.Sprintf("%s:%d:%d: %s", y.name, p.line, p.column, text))
 		line := strings.TrimRight(lines[p.line-1], "\r")
 		shown, known := shownLines[p.line]
 		if !known {
@@ -116,13 +116,13 @@ func (d *yamlDecoder) err() error {
 			}
 			shownLines[p.line] = shown
 		}
-		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
+		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", y.name, p.line, p.column, text, p.line, shown)
 		if shown == line { // otherwise the column can be hidden
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
 		}
 	}
-	if more := len(d.problems) - maxProblems; more > 0 {
-		text := fmt.Sprintf("%s: %s: correct these first", d.name, textfmt.Plural(int64(more), "more error"))
+	if more := len(y.problems) - maxProblems; more > 0 {
+		text := fmt.Sprintf("%s: %s: correct these first", y.name, textfmt.Plural(int64(more), "more error"))
 		fmt.Fprintf(&b, "\n%s", text)
 		each = append(each, text)
 	}

@@ -28,11 +28,11 @@ func readFile(path string) ([]byte, error) { return readWhole(path, 0) }
 
 // readFile reads a file. If Once is set it can be a pipe, such as a shell's <(…) or
 // /dev/stdin. A pipe that is empty, or that doesn't end within 10 seconds, is an error.
-func (in Input) readFile(path string) ([]byte, error) {
-	if !in.Once {
+func (i Input) readFile(path string) ([]byte, error) {
+	if !i.Once {
 		return readFile(path)
 	}
-	return readWhole(path, cmp.Or(in.PipeTimeout, pipeTimeout))
+	return readWhole(path, cmp.Or(i.PipeTimeout, pipeTimeout))
 }
 
 // readWhole reads a file. It reads a pipe only if pipes, its time limit, is positive.

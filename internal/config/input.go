@@ -25,8 +25,8 @@ type Input struct {
 	emptyFile bool // QSIDECAR_CONFIG is set and empty; set by FindFile
 }
 
-func (in Input) getenv(name string) string {
-	value, _ := in.Env(name)
+func (i Input) getenv(name string) string {
+	value, _ := i.Env(name)
 	return value
 }
 
@@ -38,52 +38,52 @@ func emptyVariable(name string) error {
 
 // Load combines flags, file, environment and defaults; the first that sets a value wins.
 // With an error it returns what could be read of the file.
-func (in Input) Load() (Config, error) {
+func (i Input) Load() (Config, error) {
 	c := defaultConfig()
-	if in.emptyFile {
+	if i.emptyFile {
 		return c, emptyVariable("QSIDECAR_CONFIG")
 	}
-	if err := in.CheckSocket(); err != nil {
+	if err := i.CheckSocket(); err != nil {
 		return c, err
 	}
-	if in.File != "" {
+	if i.File != "" {
 		var err error
-		if c, err = load(in.File, in.readFile, in.Env); err != nil {
+		if c, err = load(i.File, i.readFile, i.Env); err != nil {
 			return c, err
 		}
 	}
-	if in.Database != "" && len(c.Databases) > 0 {
-		return c, Errorf("--database and `databases` in %s both name the database: leave one out, or read no config file with --config %s", in.File, NoFile)
+	if i.Database != "" && len(c.Databases) > 0 {
+		return c, Errorf("--database and `databases` in %s both name the database: leave one out, or read no config file with --config %s", i.File, NoFile)
 	}
 	db := ""
 	if len(c.Databases) == 0 {
 		var err error
-		if db, err = in.DatabaseURL(); err != nil {
+		if db, err = i.DatabaseURL(); err != nil {
 			return c, err
 		}
-		if file, ok := strings.CutPrefix(cmp.Or(in.Database, in.getenv("QSIDECAR_DATABASE")), "@"); ok {
+		if file, ok := strings.CutPrefix(cmp.Or(i.Database, i.getenv("QSIDECAR_DATABASE")), "@"); ok {
 			c.urlFile = file
 		}
 		if _, err := engines.ParseURL(db); err != nil {
 			return c, Errorf("the database: %w", err)
 		}
 	}
-	if in.Socket != "" {
+	if i.Socket != "" {
 		c.Listen = nil // the flag replaces the file's sockets
 	}
-	c.addSockets(in.inheritedSockets())
-	c.fillIn(in.servedSocket(), db)
-	if in.LogLevel != "" {
-		c.Log.Level = in.LogLevel
+	c.addSockets(i.inheritedSockets())
+	c.fillIn(i.servedSocket(), db)
+	if i.LogLevel != "" {
+		c.Log.Level = i.LogLevel
 	}
 	return c, nil
 }
 
 // databaseFlag returns the URL of --database, which is the URL itself or @FILE. It rejects a
 // password, because every user of the host can see a command line.
-func (in Input) databaseFlag(s string) (string, error) {
+func (i Input) databaseFlag(s string) (string, error) {
 	if strings.HasPrefix(s, "@") {
-		return in.databaseFromFile(s[1:])
+		return i.databaseFromFile(s[1:])
 	}
 	if engines.HasCertainPassword(s) {
 		return "", Errorf("--database: a password in the command line is seen by every user of this host: " +
@@ -92,8 +92,8 @@ func (in Input) databaseFlag(s string) (string, error) {
 	return s, nil
 }
 
-func (in Input) databaseFromFile(path string) (string, error) {
-	b, err := in.readFile(path)
+func (i Input) databaseFromFile(path string) (string, error) {
+	b, err := i.readFile(path)
 	if err != nil {
 		return "", Errorf("the database's URL cannot be read: %w", err)
 	}
@@ -106,18 +106,18 @@ func (in Input) databaseFromFile(path string) (string, error) {
 
 // DatabaseURL returns the URL of the only database, from the flag, the environment or the
 // embedded default.
-func (in Input) DatabaseURL() (string, error) {
-	if in.Database != "" {
-		return in.databaseFlag(in.Database)
+func (i Input) DatabaseURL() (string, error) {
+	if i.Database != "" {
+		return i.databaseFlag(i.Database)
 	}
-	if s, set := in.Env("QSIDECAR_DATABASE"); set {
+	if s, set := i.Env("QSIDECAR_DATABASE"); set {
 		if s == "" {
 			return "", emptyVariable("QSIDECAR_DATABASE")
 		}
 		if strings.HasPrefix(s, "@") {
-			return in.databaseFromFile(s[1:])
+			return i.databaseFromFile(s[1:])
 		}
 		return s, nil
 	}
-	return in.defaultDatabase()
+	return i.defaultDatabase()
 }

@@ -31,16 +31,16 @@ const (
 
 // FindFile sets File if no flag did: to QSIDECAR_CONFIG, or else to system if that exists.
 // It turns NoFile into an empty File.
-func (in *Input) FindFile(system string) {
-	if in.File == "" {
-		name, set := in.Env("QSIDECAR_CONFIG")
-		in.File, in.emptyFile = name, set && name == ""
+func (i *Input) FindFile(system string) {
+	if i.File == "" {
+		name, set := i.Env("QSIDECAR_CONFIG")
+		i.File, i.emptyFile = name, set && name == ""
 	}
-	if in.File == "" && exists(system) {
-		in.File = system
+	if i.File == "" && exists(system) {
+		i.File = system
 	}
-	if in.File == NoFile {
-		in.File = ""
+	if i.File == NoFile {
+		i.File = ""
 	}
 }
 
@@ -54,17 +54,17 @@ func exists(path string) bool {
 // Sockets returns the possible paths of a sidecar's socket in the order in which clients try
 // them. It returns several only if no flag or variable names one. The clients in other
 // languages use the same order.
-func (in Input) Sockets() (all []string) {
-	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
+func (i Input) Sockets() (all []string) {
+	if s := cmp.Or(i.Socket, i.getenv("QSIDECAR_SOCKET")); s != "" {
 		return []string{s}
 	}
-	if dir := in.runtimeDir(); dir != "" {
+	if dir := i.runtimeDir(); dir != "" {
 		all = append(all, filepath.Join(dir, "qsidecar", socketFile))
 	}
-	if dir := in.userState(); dir != "" && isDir(dir) {
+	if dir := i.userState(); dir != "" && isDir(dir) {
 		all = append(all, filepath.Join(dir, socketFile))
 	}
-	return append(all, in.systemSocket())
+	return append(all, i.systemSocket())
 }
 
 // socketURL matches a path that is written as a URL, as some other programs take it.
@@ -82,10 +82,10 @@ func checkSocketPath(path string) error {
 }
 
 // CheckSocket checks the path of the socket that a flag or variable names.
-func (in Input) CheckSocket() error {
-	source, path := "--socket", in.Socket
+func (i Input) CheckSocket() error {
+	source, path := "--socket", i.Socket
 	if path == "" {
-		source, path = "QSIDECAR_SOCKET", in.getenv("QSIDECAR_SOCKET")
+		source, path = "QSIDECAR_SOCKET", i.getenv("QSIDECAR_SOCKET")
 	}
 	if err := checkSocketPath(path); err != nil {
 		return Errorf("%s: %w", source, err)
@@ -95,24 +95,24 @@ func (in Input) CheckSocket() error {
 
 // servedSocket returns the path of the socket to serve if the config doesn't list any: the
 // first of Sockets in a directory that this user can create files in.
-func (in Input) servedSocket() string {
-	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
+func (i Input) servedSocket() string {
+	if s := cmp.Or(i.Socket, i.getenv("QSIDECAR_SOCKET")); s != "" {
 		return s
 	}
-	if dir := in.runtimeDir(); dir != "" {
+	if dir := i.runtimeDir(); dir != "" {
 		return filepath.Join(dir, "qsidecar", socketFile)
 	}
-	if dir := in.userState(); dir != "" && !writable(filepath.Dir(in.systemSocket())) {
+	if dir := i.userState(); dir != "" && !writable(filepath.Dir(i.systemSocket())) {
 		return filepath.Join(dir, socketFile)
 	}
-	return in.systemSocket()
+	return i.systemSocket()
 }
 
 // runtimeDir returns the user's runtime directory, or "" if the environment doesn't set one. Root
 // gets none that another user owns, as after `sudo -E`: that user could replace the socket, or
 // serve one of its own to root's workers.
-func (in Input) runtimeDir() string {
-	dir := in.getenv("XDG_RUNTIME_DIR")
+func (i Input) runtimeDir() string {
+	dir := i.getenv("XDG_RUNTIME_DIR")
 	if dir != "" && os.Geteuid() == 0 && (isForeign(dir) || isForeign(filepath.Join(dir, "qsidecar"))) {
 		return ""
 	}
@@ -135,27 +135,27 @@ func isForeign(dir string) bool {
 	}
 }
 
-func (in Input) systemSocket() string { return cmp.Or(in.SystemSocket, SystemSocket) }
+func (i Input) systemSocket() string { return cmp.Or(i.SystemSocket, SystemSocket) }
 
 // userState returns the state directory of a user other than root. It is empty for root, and
 // if the environment doesn't set one.
-func (in Input) userState() string {
+func (i Input) userState() string {
 	if os.Geteuid() == 0 {
 		return ""
 	}
-	return in.stateDir()
+	return i.stateDir()
 }
 
 // stateDir returns the directory of the embedded database, or "" if the environment
 // doesn't set one.
-func (in Input) stateDir() string {
-	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
+func (i Input) stateDir() string {
+	if dir := i.getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "qsidecar")
 	}
 	if os.Geteuid() == 0 {
 		return systemState
 	}
-	if home := in.getenv("HOME"); home != "" {
+	if home := i.getenv("HOME"); home != "" {
 		return filepath.Join(home, ".local", "state", "qsidecar")
 	}
 	return ""
@@ -178,16 +178,16 @@ func writable(dir string) bool {
 
 // inheritedSockets returns the sockets of the service manager, unless a flag or variable
 // names another one.
-func (in Input) inheritedSockets() []string {
-	if in.Socket != "" || in.getenv("QSIDECAR_SOCKET") != "" {
+func (i Input) inheritedSockets() []string {
+	if i.Socket != "" || i.getenv("QSIDECAR_SOCKET") != "" {
 		return nil
 	}
-	return in.Inherited
+	return i.Inherited
 }
 
 // defaultDatabase returns the URL of the embedded database.
-func (in Input) defaultDatabase() (string, error) {
-	dir := in.stateDir()
+func (i Input) defaultDatabase() (string, error) {
+	dir := i.stateDir()
 	if dir == "" {
 		return "", Errorf("where should the database be? HOME and XDG_STATE_HOME are not set: " +
 			"give --database sqlite:PATH or set QSIDECAR_DATABASE")
@@ -198,13 +198,13 @@ func (in Input) defaultDatabase() (string, error) {
 // MakeSocketDir creates the directory of a socket. All users can enter it, because the
 // socket's mode controls access, unless it is below the user's runtime directory or is the
 // user's state directory.
-func (in Input) MakeSocketDir(socket string) error {
-	if slices.Contains(in.Inherited, socket) {
+func (i Input) MakeSocketDir(socket string) error {
+	if slices.Contains(i.Inherited, socket) {
 		return nil
 	}
 	dir := filepath.Dir(socket)
 	mode := fs.FileMode(0o755)
-	if run := in.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) || dir == in.userState() {
+	if run := i.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) || dir == i.userState() {
 		mode = 0o700
 	}
 	return MakeDir(dir, mode, "the socket's directory",

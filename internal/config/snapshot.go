@@ -97,11 +97,11 @@ func ReadConsistent(file string, load func() (Config, error)) (c Config, src Sna
 }
 
 // CheckNotEmpty returns an error if the config file is empty.
-func (in Input) CheckNotEmpty() error {
-	if in.File == "" {
+func (i Input) CheckNotEmpty() error {
+	if i.File == "" {
 		return nil
 	}
-	text, err := readFile(in.File)
+	text, err := readFile(i.File)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {
 		err = errEmptyConfig
 	}

@@ -13,13 +13,13 @@ type Traces struct {
 // tracesPath is what the exporter adds to the endpoint.
 const tracesPath = "/v1/traces"
 
-func (c *Traces) check(bad reportFunc) {
+func (t *Traces) check(bad reportFunc) {
 	const path = "traces.endpoint"
-	if c.Endpoint == "" {
+	if t.Endpoint == "" {
 		return
 	}
-	c.Endpoint = strings.TrimRight(c.Endpoint, "/")
-	u, err := url.Parse(c.Endpoint)
+	t.Endpoint = strings.TrimRight(t.Endpoint, "/")
+	u, err := url.Parse(t.Endpoint)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		bad(path, "this should be the URL of a collector's OTLP receiver for HTTP, such as http://127.0.0.1:4318")

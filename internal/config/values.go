@@ -94,12 +94,12 @@ func (p percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
 type fileMode fs.FileMode
 
-func (m *fileMode) parse(s string) error {
+func (f *fileMode) parse(s string) error {
 	v, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || v > 0o777 || v == 0 {
 		return fmt.Errorf("%q is not a mode: write it in octal, as \"0660\"", s)
 	}
-	*m = fileMode(v)
+	*f = fileMode(v)
 	return nil
 }
 
@@ -119,7 +119,7 @@ type (
 )
 
 func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
-func (f *logFormat) parse(s string) error { return oneOf((*string)(f), s, "text", "json") }
+func (l *logFormat) parse(s string) error { return oneOf((*string)(l), s, "text", "json") }
 func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")
 }

@@ -42,58 +42,58 @@ type scalarParser interface{ parse(text string) error }
 // listParser is a value that can also be written as a list of scalars.
 type listParser interface{ list(texts []string) error }
 
-func (d *yamlDecoder) decode(into any) {
-	d.keyTokens, d.unread = make(map[string]*token.Token), make(map[string]bool)
-	if tooManyMarks(d.src) {
-		d.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
+func (y *yamlDecoder) decode(into any) {
+	y.keyTokens, y.unread = make(map[string]*token.Token), make(map[string]bool)
+	if tooManyMarks(y.src) {
+		y.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
 		return
 	}
-	if strings.HasPrefix(d.src, "\xff\xfe") || strings.HasPrefix(d.src, "\xfe\xff") {
-		d.problems = append(d.problems, problem{line: 1, column: 1, text: "the file is UTF-16: save it as UTF-8"})
+	if strings.HasPrefix(y.src, "\xff\xfe") || strings.HasPrefix(y.src, "\xfe\xff") {
+		y.problems = append(y.problems, problem{line: 1, column: 1, text: "the file is UTF-16: save it as UTF-8"})
 		return
 	}
-	if line := longLine(d.src); line > 0 {
-		d.problems = append(d.problems, problem{line: line, column: 1, text: fmt.Sprintf("this line has more than %d bytes: break it", maxLine)})
+	if line := longLine(y.src); line > 0 {
+		y.problems = append(y.problems, problem{line: line, column: 1, text: fmt.Sprintf("this line has more than %d bytes: break it", maxLine)})
 		return
 	}
-	tokens := lexer.Tokenize(d.src)
+	tokens := lexer.Tokenize(y.src)
 	if at, reason := new(nesting).check(tokens); at != nil {
-		d.add(at, "%s", reason)
+		y.add(at, "%s", reason)
 		return
 	}
 	// mapping reports duplicate keys, together with all other problems.
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		d.syntax(err)
+		y.syntax(err)
 		return
 	}
 	for i, doc := range file.Docs {
 		if i > 0 && doc.Body != nil {
-			d.add(doc.Body.GetToken(), "a second document: a config file has one")
+			y.add(doc.Body.GetToken(), "a second document: a config file has one")
 		}
 	}
 	if len(file.Docs) > 0 && file.Docs[0].Body != nil {
-		d.value(file.Docs[0].Body, reflect.ValueOf(into).Elem(), "")
+		y.value(file.Docs[0].Body, reflect.ValueOf(into).Elem(), "")
 	}
 }
 
 // syntax reports an error of the YAML library at its position.
-func (d *yamlDecoder) syntax(err error) {
+func (y *yamlDecoder) syntax(err error) {
 	var placed interface {
 		GetMessage() string
 		GetToken() *token.Token
 	}
 	if !errors.As(err, &placed) {
-		d.add(nil, "%v", err)
+		y.add(nil, "%v", err)
 		return
 	}
 	at := placed.GetToken()
-	d.add(at, "%s", placed.GetMessage())
-	p := &d.problems[len(d.problems)-1]
+	y.add(at, "%s", placed.GetMessage())
+	p := &y.problems[len(y.problems)-1]
 	if p.line == 0 {
 		return
 	}
-	switch line := strings.Split(d.src, "\n")[p.line-1]; {
+	switch line := strings.Split(y.src, "\n")[p.line-1]; {
 	case strings.Contains(line[:len(line)-len(strings.TrimLeft(line, " \t"))], "\t"):
 		p.text = "a tab is in the indentation: indent with spaces"
 	case strings.HasPrefix(p.text, "value is not allowed in this context"):
@@ -106,30 +106,30 @@ func (d *yamlDecoder) syntax(err error) {
 // bareVariable matches a variable without quotes in a map or list in brackets, where YAML reads its braces.
 var bareVariable = regexp.MustCompile(`[{\[].*[:,\[]\s*\$\{`)
 
-func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
+func (y *yamlDecoder) add(at *token.Token, format string, args ...any) {
 	p := problem{text: fmt.Sprintf(format, args...)}
 	if at != nil && at.Position != nil {
 		p.line, p.column = at.Position.Line, at.Position.Column
 	}
-	d.problems = append(d.problems, p)
+	y.problems = append(y.problems, p)
 }
 
 // reportAt reports a problem with the value at a path. If the file doesn't contain the path,
 // the position is that of its nearest parent.
-func (d *yamlDecoder) reportAt(path, format string, args ...any) {
+func (y *yamlDecoder) reportAt(path, format string, args ...any) {
 	for p := path; p != ""; p = parent(p) {
-		if d.unread[p] {
+		if y.unread[p] {
 			return // the value is a default, not the file's
 		}
 	}
 	text := path + ": " + fmt.Sprintf(format, args...)
 	for where := path; where != ""; where = parent(where) {
-		if tk := d.keyTokens[where]; tk != nil {
-			d.add(tk, "%s", text)
+		if tk := y.keyTokens[where]; tk != nil {
+			y.add(tk, "%s", text)
 			return
 		}
 	}
-	d.add(nil, "%s", text)
+	y.add(nil, "%s", text)
 }
 
 func parent(path string) string {
@@ -138,78 +138,78 @@ func parent(path string) string {
 
 // value decodes node into v, which contains the default. A section without keys keeps its defaults. Any other key needs a
 // value: where the file seems to set something, the sidecar must not run with a default.
-func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
+func (y *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	switch node.(type) {
 	case *ast.NullNode:
-		d.noValue(node, v.Type(), path)
+		y.noValue(node, v.Type(), path)
 		return
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		d.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: put common settings of queues under defaults", path)
+		y.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: put common settings of queues under defaults", path)
 		return
 	}
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if l, ok := reflect.TypeAssert[listParser](v.Addr()); ok && d.list(node, l, path) {
+	if l, ok := reflect.TypeAssert[listParser](v.Addr()); ok && y.list(node, l, path) {
 		return
 	}
 	_, isMap := node.(ast.MapNode)
 	if _, ok := reflect.TypeAssert[scalarParser](v.Addr()); ok && !(isMap && v.Kind() == reflect.Struct && len(keysOf(v.Type())) > 0) {
-		d.scalar(node, v, path)
+		y.scalar(node, v, path)
 		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		d.mapping(node, v.Type(), path, func(key string, at *token.Token, value ast.Node) {
+		y.mapping(node, v.Type(), path, func(key string, at *token.Token, value ast.Node) {
 			field, ok := fieldOf(v, key)
 			if !ok {
-				d.unknownKey(v.Type(), key, at)
+				y.unknownKey(v.Type(), key, at)
 				return
 			}
-			d.value(value, field, join(path, key))
+			y.value(value, field, join(path, key))
 		})
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		d.mapping(node, v.Type(), path, func(key string, _ *token.Token, value ast.Node) {
+		y.mapping(node, v.Type(), path, func(key string, _ *token.Token, value ast.Node) {
 			e := newElement(v.Type().Elem())
-			d.value(value, e, join(path, key))
+			y.value(value, e, join(path, key))
 			v.SetMapIndex(reflect.ValueOf(key), e)
 		})
 	case reflect.Slice:
-		d.sequence(node, v, path)
+		y.sequence(node, v, path)
 	default:
-		d.scalar(node, v, path)
+		y.scalar(node, v, path)
 	}
 }
 
 // noValue reports a key without a value, if it isn't a section. An empty list of queues is the usual config: their names are free.
-func (d *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
+func (y *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if t == reflect.TypeFor[columnValue]() || path == "" || path == "queues" || t.Kind() == reflect.Struct && len(keysOf(t)) > 0 {
 		return
 	}
-	d.unread[path] = true
-	at := d.keyTokens[path]
+	y.unread[path] = true
+	at := y.keyTokens[path]
 	if at == nil {
 		at = node.GetToken()
 	}
-	d.add(at, "%s has no value: write one, or remove the key", path)
+	y.add(at, "%s has no value: write one, or remove the key", path)
 }
 
 // unknownKey reports a key that the section doesn't have.
-func (d *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
+func (y *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
 	known := keysOf(section)
 	if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
-		d.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
+		y.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
 	} else if owners := sectionsWith(key, reflect.TypeFor[Config](), ""); len(owners) > 0 {
-		d.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
+		y.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
 	} else {
-		d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))
+		y.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))
 	}
-	d.problems[len(d.problems)-1].unknownKey = true
+	y.problems[len(y.problems)-1].unknownKey = true
 }
 
 // sectionsWith returns the sections of the config that have a key, as paths below the type t.
@@ -278,86 +278,86 @@ func newElement(t reflect.Type) reflect.Value {
 	return e
 }
 
-func (d *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each func(key string, at *token.Token, value ast.Node)) {
+func (y *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each func(key string, at *token.Token, value ast.Node)) {
 	m, ok := node.(ast.MapNode)
 	if !ok {
-		d.unread[path] = true
-		d.add(node.GetToken(), "%s: this should be a map (key: value), as in %s, and is %s", cmp.Or(path, "the file"), exampleOf(t), kindText(node))
+		y.unread[path] = true
+		y.add(node.GetToken(), "%s: this should be a map (key: value), as in %s, and is %s", cmp.Or(path, "the file"), exampleOf(t), kindText(node))
 		return
 	}
 	if !m.MapRange().Next() && t.Kind() == reflect.Map {
-		d.empty(path)
+		y.empty(path)
 	}
 	lines := make(map[string]int)
 	for it := m.MapRange(); it.Next(); {
 		kv := it.KeyValue()
 		at := kv.Key.GetToken()
 		if kv.Key.IsMergeKey() {
-			d.add(at, "merge keys (<<) are not used in this file: put common settings of queues under defaults")
+			y.add(at, "merge keys (<<) are not used in this file: put common settings of queues under defaults")
 			continue
 		}
 		if line, twice := lines[at.Value]; twice {
-			d.add(at, "the key %s is here twice, first in line %d", keyText(at.Value), line)
+			y.add(at, "the key %s is here twice, first in line %d", keyText(at.Value), line)
 		}
 		lines[at.Value] = at.Position.Line
-		d.keyTokens[join(path, at.Value)] = at
+		y.keyTokens[join(path, at.Value)] = at
 		each(at.Value, at, kv.Value)
 	}
 }
 
 // empty reports an empty list of the file's own sections: the sidecar must not run with the default of a missing one.
-func (d *yamlDecoder) empty(path string) {
+func (y *yamlDecoder) empty(path string) {
 	if parent(path) != "" {
 		return
 	}
-	d.unread[path] = true
-	d.add(d.keyTokens[path], "%s is empty: write an entry, or remove the key", path)
+	y.unread[path] = true
+	y.add(y.keyTokens[path], "%s is empty: write an entry, or remove the key", path)
 }
 
-func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
+func (y *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
-		d.unread[path] = true
-		d.add(node.GetToken(), "%s: this should be a list (- …), as in %s, and is %s", path, exampleOf(v.Type()), kindText(node))
+		y.unread[path] = true
+		y.add(node.GetToken(), "%s: this should be a list (- …), as in %s, and is %s", path, exampleOf(v.Type()), kindText(node))
 		return
 	}
 	if len(seq.Values) == 0 {
-		d.empty(path)
+		y.empty(path)
 	}
 	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list differs from a missing one
 	for i, n := range seq.Values {
 		p := fmt.Sprintf("%s[%d]", path, i)
-		d.keyTokens[p] = n.GetToken()
+		y.keyTokens[p] = n.GetToken()
 		e := newElement(v.Type().Elem())
-		d.value(n, e, p)
+		y.value(n, e, p)
 		v.Set(reflect.Append(v, e))
 	}
 }
 
 // list decodes a list of scalars. It returns false if node isn't a list.
-func (d *yamlDecoder) list(node ast.Node, to listParser, path string) bool {
+func (y *yamlDecoder) list(node ast.Node, to listParser, path string) bool {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
 		return false
 	}
 	texts := make([]string, len(seq.Values))
 	for i, n := range seq.Values {
-		d.scalar(n, reflect.ValueOf(&texts[i]).Elem(), fmt.Sprintf("%s[%d]", path, i))
+		y.scalar(n, reflect.ValueOf(&texts[i]).Elem(), fmt.Sprintf("%s[%d]", path, i))
 	}
 	if err := to.list(texts); err != nil {
-		d.add(node.GetToken(), "%s: %v", path, err)
+		y.add(node.GetToken(), "%s: %v", path, err)
 	}
 	return true
 }
 
-func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
+func (y *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 	text, ok := scalarText(node)
 	if !ok {
-		d.add(node.GetToken(), "%s: this should be a single value, and is %s", path, kindText(node))
+		y.add(node.GetToken(), "%s: this should be a single value, and is %s", path, kindText(node))
 		return
 	}
 	written := text
-	text, err := expand(text, d.variable)
+	text, err := expand(text, y.variable)
 	if err == nil && text == "" && written != "" {
 		err = fmt.Errorf("%s is empty", written)
 	}
@@ -365,18 +365,18 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 		err = setScalar(v, text)
 	}
 	if err != nil {
-		d.unread[path] = true
-		d.add(node.GetToken(), "%s: %v", path, err)
+		y.unread[path] = true
+		y.add(node.GetToken(), "%s: %v", path, err)
 	}
 }
 
 // variable looks up an environment variable, and records it for unexpand.
-func (d *yamlDecoder) variable(name string) (value string, ok bool) {
-	if value, ok = d.env(name); ok {
-		if d.expanded == nil {
-			d.expanded = make(map[string]string)
+func (y *yamlDecoder) variable(name string) (value string, ok bool) {
+	if value, ok = y.env(name); ok {
+		if y.expanded == nil {
+			y.expanded = make(map[string]string)
 		}
-		d.expanded[name] = value
+		y.expanded[name] = value
 	}
 	return value, ok
 }

@@ -190,19 +190,19 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 type adminErrors struct{ log *slog.Logger }
 
 // Write implements io.Writer.
-func (e adminErrors) Write(p []byte) (int, error) {
-	e.log.Debug("admin connection failed", "event", "admin_connection_failed", "error", strings.TrimSpace(string(p)))
+func (a adminErrors) Write(p []byte) (int, error) {
+	a.log.Debug("admin connection failed", "event", "admin_connection_failed", "error", strings.TrimSpace(string(p)))
 	return len(p), nil
 }
 
 // close stops the server. It waits adminShutdownTimeout for running requests.
-func (d *adminServer) close() {
+func (a *adminServer) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), adminShutdownTimeout)
 	defer cancel()
-	if err := d.srv.Shutdown(ctx); err != nil {
-		_ = d.srv.Close() // the time is over
+	if err := a.srv.Shutdown(ctx); err != nil {
+		_ = a.srv.Close() // the time is over
 	}
-	<-d.ended
+	<-a.ended
 }
 
 // close stops the listener and the API.
@@ -332,15 +332,15 @@ type limitedConn struct {
 }
 
 // Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	c.listener.mu.Lock()
-	c.listener.remove(c)
-	c.listener.mu.Unlock()
-	return c.Conn.Close()
+func (l *limitedConn) Close() error {
+	l.listener.mu.Lock()
+	l.listener.remove(l)
+	l.listener.mu.Unlock()
+	return l.Conn.Close()
 }
 
 // RemoteAddr implements net.Conn.
-func (c *limitedConn) RemoteAddr() net.Addr { return clientAddr(c.Conn) }
+func (l *limitedConn) RemoteAddr() net.Addr { return clientAddr(l.Conn) }
 
 type limitedConnKey struct{}
 

@@ -57,11 +57,11 @@ func (a *admin) routes() http.Handler {
 type scrapeWriter struct{ http.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (a scrapeWriter) WriteHeader(code int) {
+func (s scrapeWriter) WriteHeader(code int) {
 	if code == http.StatusInternalServerError {
 		code = http.StatusServiceUnavailable
 	}
-	a.ResponseWriter.WriteHeader(code)
+	s.ResponseWriter.WriteHeader(code)
 }
 
 // scrapeLog receives the log of promhttp.
@@ -69,13 +69,13 @@ type scrapeLog struct{ log *slog.Logger }
 
 // Println implements promhttp.Logger. An answer that can't be sent is not an error of the
 // sidecar: the scraper closed the connection, or its time was over.
-func (l scrapeLog) Println(v ...any) {
+func (s scrapeLog) Println(v ...any) {
 	text := strings.TrimSpace(fmt.Sprintln(v...))
 	if strings.HasPrefix(text, "error encoding and sending") {
-		l.log.Debug("scrape aborted by the client", "event", "scrape_aborted", "error", text)
+		s.log.Debug("scrape aborted by the client", "event", "scrape_aborted", "error", text)
 		return
 	}
-	l.log.Warn("scrape failed", "event", "scrape_failed", "error", text)
+	s.log.Warn("scrape failed", "event", "scrape_failed", "error", text)
 }
 
 // ifPprofOn returns a handler that works only while pprof is on.

@@ -75,9 +75,9 @@ type slowBody struct {
 	*io.PipeReader
 }
 
-func (b slowBody) Read(p []byte) (int, error) {
-	b.began <- struct{}{}
-	return b.PipeReader.Read(p)
+func (s slowBody) Read(p []byte) (int, error) {
+	s.began <- struct{}{}
+	return s.PipeReader.Read(p)
 }
 
 // TestAdminWithSlowRequests shows that clients of the API that don't end their requests leave connections for metrics

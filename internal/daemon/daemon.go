@@ -80,45 +80,45 @@ func (o *openDB) Close() error {
 
 // start loads the config, opens its databases and creates the bridge. It doesn't run the
 // bridge.
-func (p *Daemon) start(ctx context.Context) (err error) {
+func (d *Daemon) start(ctx context.Context) (err error) {
 	var c config.Config
-	if c, p.sources, err = config.ReadConsistent(p.input.File, p.load); err != nil {
+	if c, d.sources, err = config.ReadConsistent(d.input.File, d.load); err != nil {
 		return err
 	}
-	p.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
+	d.log.Set(c.Log.Level.SlogLevel(), c.Log.JSON())
 	for _, l := range c.Listen {
-		if err := p.input.MakeSocketDir(l.Socket); err != nil {
+		if err := d.input.MakeSocketDir(l.Socket); err != nil {
 			return err
 		}
 	}
-	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.version, p.log.Logger)
-	if _, err := p.admin.change(&c); err != nil { // first, because it reports the progress of the start
+	d.admin = newAdmin(d.registry(), d.input.MakeSocketDir, d.version, d.log.Logger)
+	if _, err := d.admin.change(&c); err != nil { // first, because it reports the progress of the start
 		return err
 	}
 	defer func() {
 		if err != nil {
-			p.admin.close()
+			d.admin.close()
 		}
 	}()
-	if p.open, err = p.openMissing(ctx, &c, nil, p.openTimeout); err != nil {
+	if d.open, err = d.openMissing(ctx, &c, nil, d.openTimeout); err != nil {
 		return err
 	}
-	if p.bridge, err = bridge.New(p.options(&c, p.open), p.log.Logger); err != nil {
-		return errors.Join(&config.Error{Err: fmt.Errorf("the configuration does not hold together:\n%w", err)}, p.close(nil))
+	if d.bridge, err = bridge.New(d.options(&c, d.open), d.log.Logger); err != nil {
+		return errors.Join(&config.Error{Err: fmt.Errorf("the configuration does not hold together:\n%w", err)}, d.close(nil))
 	}
-	p.bridgePtr.Store(p.bridge)
-	p.config = c
-	p.stateMu.Lock() // the listener already reads the metrics
-	p.generation, p.loadedAt = 1, time.Now()
-	p.remember([]string{"started"}, nil)
-	p.stateMu.Unlock()
-	p.stopTimeout.Store(int64(stopTimeout(&c)))
-	p.bridge.SetControl(p)
-	p.traces = traces.New(p.bridge.Events(), p.version, p.log.Logger)
-	if err := p.traces.Configure(c.Traces.Endpoint); err != nil {
-		return errors.Join(&config.Error{Err: err}, p.close(nil))
+	d.bridgePtr.Store(d.bridge)
+	d.config = c
+	d.stateMu.Lock() // the listener already reads the metrics
+	d.generation, d.loadedAt = 1, time.Now()
+	d.remember([]string{"started"}, nil)
+	d.stateMu.Unlock()
+	d.stopTimeout.Store(int64(stopTimeout(&c)))
+	d.bridge.SetControl(d)
+	d.traces = traces.New(d.bridge.Events(), d.version, d.log.Logger)
+	if err := d.traces.Configure(c.Traces.Endpoint); err != nil {
+		return errors.Join(&config.Error{Err: err}, d.close(nil))
 	}
-	p.admin.setBridge(p.bridge, p.traces)
+	d.admin.setBridge(d.bridge, d.traces)
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 // opens the others concurrently. If one fails, openMissing closes what it opened. If timeout
 // is positive, it replaces a database that is unreachable, or not open by then, by a
 // pendingDatabase.
-func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, timeout time.Duration) (map[string]*openDB, error) {
+func (d *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, timeout time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
 	opening := make(map[string]*openAttempt)
 	var errs error
@@ -137,7 +137,7 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 		} else if o := findOpen(have, key); o != nil {
 			all[name] = o
 		} else {
-			opening[name] = p.startOpen(ctx, *c, name, key)
+			opening[name] = d.startOpen(ctx, *c, name, key)
 		}
 	}
 	until, cancel := ctx, context.CancelFunc(func() {})
@@ -241,61 +241,61 @@ func setMaxTransactions(open map[string]*openDB, c *config.Config) {
 }
 
 // options returns the options of the bridge.
-func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Options {
+func (d *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Options {
 	all := make(map[string]backends.Backend, len(open))
 	for name, o := range open {
 		all[name] = o.Backend
 	}
 	opts := c.BridgeOptions(all)
-	opts.Inherited = p.inherited
-	opts.Server = "qsidecar/" + p.version
+	opts.Inherited = d.inherited
+	opts.Server = "qsidecar/" + d.version
 	for name, o := range open {
-		d := opts.Databases[name]
-		d.Replica = o.replica
-		d.Done = func() { p.closing.Go(func() { p.closeReplaced(name, o) }) }
-		opts.Databases[name] = d
+		database := opts.Databases[name]
+		database.Replica = o.replica
+		database.Done = func() { d.closing.Go(func() { d.closeReplaced(name, o) }) }
+		opts.Databases[name] = database
 	}
 	return opts
 }
 
 // closeReplaced closes a database that a reload replaced.
-func (p *Daemon) closeReplaced(name string, o *openDB) {
+func (d *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
-		p.log.Warn("can't close a replaced database", "event", "database_close_failed", "database", name, "error", err)
+		d.log.Warn("can't close a replaced database", "event", "database_close_failed", "database", name, "error", err)
 	}
 }
 
 // close closes the databases after the bridge has ended, and waits for those that reloads
 // replaced.
-func (p *Daemon) close(err error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.traces != nil {
-		p.traces.Close()
+func (d *Daemon) close(err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.traces != nil {
+		d.traces.Close()
 	}
-	err = errors.Join(err, closeUnused(p.open, nil)) // unblocks the replaced databases
-	p.closing.Wait()
-	p.admin.close()
+	err = errors.Join(err, closeUnused(d.open, nil)) // unblocks the replaced databases
+	d.closing.Wait()
+	d.admin.close()
 	return err
 }
 
 // Config implements bridge.Control.
-func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
-	p.stateMu.Lock()
-	defer p.stateMu.Unlock()
-	return p.generation, p.reloadErr, p.reloadErrAt
+func (d *Daemon) Config() (generation int64, failed error, since time.Time) {
+	d.stateMu.Lock()
+	defer d.stateMu.Unlock()
+	return d.generation, d.reloadErr, d.reloadErrAt
 }
 
 // Admin implements bridge.Control.
-func (p *Daemon) Admin() string { return p.admin.address() }
+func (d *Daemon) Admin() string { return d.admin.address() }
 
 // Page implements bridge.Control.
-func (p *Daemon) Page() string { return p.admin.pageURL() }
+func (d *Daemon) Page() string { return d.admin.pageURL() }
 
 // loadNonEmpty loads the config with its snapshot, and rejects an empty file.
-func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
-	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {
-		err = p.input.CheckNotEmpty()
+func (d *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
+	if c, src, err = config.ReadConsistent(d.input.File, d.load); err == nil {
+		err = d.input.CheckNotEmpty()
 	}
 	return c, src, err
 }

@@ -18,8 +18,8 @@ const (
 )
 
 // remember adds a reload, or a rejected one, to the history. p.stateMu is held.
-func (p *Daemon) remember(changes []string, failed error) {
-	r := protocol.Reload{At: time.Now().UnixMilli(), Generation: p.generation, Changes: []string{}}
+func (d *Daemon) remember(changes []string, failed error) {
+	r := protocol.Reload{At: time.Now().UnixMilli(), Generation: d.generation, Changes: []string{}}
 	for _, c := range changes[:min(len(changes), maxHistoryChanges)] {
 		r.Changes = append(r.Changes, shorten(c))
 	}
@@ -29,7 +29,7 @@ func (p *Daemon) remember(changes []string, failed error) {
 	if failed != nil {
 		r.Error = shorten(failed.Error())
 	}
-	p.history = append(p.history[max(0, len(p.history)-maxHistory+1):], r)
+	d.history = append(d.history[max(0, len(d.history)-maxHistory+1):], r)
 }
 
 func shorten(text string) string {
@@ -40,31 +40,31 @@ func shorten(text string) string {
 }
 
 // Report implements bridge.Control.
-func (p *Daemon) Report(ctx context.Context, op protocol.Op) (*protocol.Reply, error) {
-	p.mu.Lock()
-	c := p.config
-	p.mu.Unlock()
+func (d *Daemon) Report(ctx context.Context, op protocol.Op) (*protocol.Reply, error) {
+	d.mu.Lock()
+	c := d.config
+	d.mu.Unlock()
 	if op == protocol.OpCheck {
-		return p.check(ctx, &c)
+		return d.check(ctx, &c)
 	}
-	p.stateMu.Lock()
-	reloads := slices.Clone(p.history)
-	p.stateMu.Unlock()
+	d.stateMu.Lock()
+	reloads := slices.Clone(d.history)
+	d.stateMu.Unlock()
 	slices.Reverse(reloads)
 	return &protocol.Reply{Config: &protocol.Config{Settings: config.Settings(&c), Reloads: reloads}}, nil
 }
 
 // check examines the running config. One check runs at a time, because each opens connections.
-func (p *Daemon) check(ctx context.Context, c *config.Config) (*protocol.Reply, error) {
-	if p.checkFunc == nil {
+func (d *Daemon) check(ctx context.Context, c *config.Config) (*protocol.Reply, error) {
+	if d.checkFunc == nil {
 		return nil, protocol.Errorf(protocol.CodeUnsupported, "this sidecar can't check itself: run `qsidecar check`")
 	}
-	if !p.checking.TryLock() {
+	if !d.checking.TryLock() {
 		return nil, &protocol.Error{Code: protocol.CodeBusy, RetryMS: protocol.Some[int64](1000), Message: "another check runs: wait until it is done"}
 	}
-	defer p.checking.Unlock()
-	found := p.checkFunc(ctx, c, p.log.Logger)
-	for _, s := range p.bridge.Health().Lost {
+	defer d.checking.Unlock()
+	found := d.checkFunc(ctx, c, d.log.Logger)
+	for _, s := range d.bridge.Health().Lost {
 		found = append(found, protocol.Finding{Severity: "error", Topic: "socket", Text: s.Path + ": " + s.Err.Error(), Fix: "see the log's event socket_not_bound"})
 	}
 	return &protocol.Reply{Findings: found}, nil

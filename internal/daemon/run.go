@@ -73,24 +73,24 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 }
 
 // run runs the bridge and f.
-func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
+func (d *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
 	var background sync.WaitGroup
-	background.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
-	background.Go(func() { p.retryPending(ctx) })
+	background.Go(func() { d.manager.feedWatchdog(ran, d.bridge) })
+	background.Go(func() { d.retryPending(ctx) })
 	extra := make(chan error, 1)
 	go func() {
 		select {
-		case <-p.bridge.Ready():
-			extra <- f(ctx, p)
+		case <-d.bridge.Ready():
+			extra <- f(ctx, d)
 			cancel()
 		case <-ran:
 			extra <- nil
 		}
 	}()
-	err := p.bridge.Run(ctx)
+	err := d.bridge.Run(ctx)
 	if err == nil {
-		p.log.Info("stopped", "event", "stopped")
+		d.log.Info("stopped", "event", "stopped")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = &StopError{err}
@@ -103,7 +103,7 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 
 // watchSignals drains the sidecar at the first signal, or cancels its start. It aborts at
 // the second signal.
-func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
+func (d *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc, ran <-chan struct{}) <-chan struct{} {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -111,10 +111,10 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			select {
 			case sig := <-signals:
 				if n == 0 {
-					p.log.Info("stopping", "event", "stopping", "signal", sig.String())
-					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
+					d.log.Info("stopping", "event", "stopping", "signal", sig.String())
+					d.manager.notifyStopping(max(time.Duration(d.stopTimeout.Load()), stopMargin))
 					drain()
-				} else if b := p.bridgePtr.Load(); b != nil {
+				} else if b := d.bridgePtr.Load(); b != nil {
 					b.Abort()
 				}
 			case <-ran:

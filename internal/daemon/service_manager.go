@@ -51,8 +51,8 @@ func newServiceManager(in config.Input, log *slog.Logger) *serviceManager {
 const statusLimit = 1 << 10
 
 // notify sends a status, which `systemctl status` shows, and further assignments.
-func (m *serviceManager) notify(status string, lines ...string) {
-	if m == nil {
+func (s *serviceManager) notify(status string, lines ...string) {
+	if s == nil {
 		return
 	}
 	if status != "" {
@@ -65,26 +65,26 @@ func (m *serviceManager) notify(status string, lines ...string) {
 		}
 		lines = append(lines, "STATUS="+status)
 	}
-	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.failureLogged.Swap(true) {
-		m.log.Warn("can't notify the service manager", "event", "service_manager_unreachable", "error", err)
+	if err := s.send(strings.Join(lines, "\n")); err != nil && !s.failureLogged.Swap(true) {
+		s.log.Warn("can't notify the service manager", "event", "service_manager_unreachable", "error", err)
 	}
 }
 
 // notifyReady reports that the sidecar serves.
-func (m *serviceManager) notifyReady(serving string) { m.notify(serving, daemon.SdNotifyReady) }
+func (s *serviceManager) notifyReady(serving string) { s.notify(serving, daemon.SdNotifyReady) }
 
 // notifyReloading reports that a reload has begun. notifyReady ends it.
-func (m *serviceManager) notifyReloading() {
-	m.notify("reloading the config", daemon.SdNotifyReloading)
+func (s *serviceManager) notifyReloading() {
+	s.notify("reloading the config", daemon.SdNotifyReloading)
 }
 
 // notifyStopping reports that the sidecar drains and ends within that time.
-func (m *serviceManager) notifyStopping(within time.Duration) {
-	if m == nil {
+func (s *serviceManager) notifyStopping(within time.Duration) {
+	if s == nil {
 		return
 	}
-	m.stopping.Store(true)
-	m.notify("stopping: workers can settle their jobs", daemon.SdNotifyStopping,
+	s.stopping.Store(true)
+	s.notify("stopping: workers can settle their jobs", daemon.SdNotifyStopping,
 		fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", within.Microseconds()))
 }
 
@@ -101,11 +101,11 @@ type livenessProber interface {
 // time it checks b, so that systemd kills a sidecar that is stuck. Each check takes a
 // quarter of the interval at most, so at least two checks fit in. While the sidecar stops,
 // its own time limit applies instead.
-func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
-	if m == nil || m.watchdog == 0 {
+func (s *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
+	if s == nil || s.watchdog == 0 {
 		return
 	}
-	next := time.NewTimer(m.watchdog / 2)
+	next := time.NewTimer(s.watchdog / 2)
 	defer next.Stop()
 	for {
 		select {
@@ -113,24 +113,24 @@ func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 			return
 		case <-next.C:
 		}
-		if err := m.check(b); err != nil {
-			m.log.Error("sidecar makes no progress", "event", "no_progress", "error", err)
-			next.Reset(m.watchdog / 16)
+		if err := s.check(b); err != nil {
+			s.log.Error("sidecar makes no progress", "event", "no_progress", "error", err)
+			next.Reset(s.watchdog / 16)
 			continue
 		}
-		m.notify("", daemon.SdNotifyWatchdog)
-		next.Reset(m.watchdog / 2)
+		s.notify("", daemon.SdNotifyWatchdog)
+		next.Reset(s.watchdog / 2)
 	}
 }
 
-func (m *serviceManager) check(b livenessProber) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), m.watchdog/4, errNotInTime)
+func (s *serviceManager) check(b livenessProber) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), s.watchdog/4, errNotInTime)
 	defer cancel()
 	err := b.Alive(ctx)
 	if err == nil {
 		err = b.Answers(ctx)
 	}
-	if m.stopping.Load() {
+	if s.stopping.Load() {
 		return nil
 	}
 	return err

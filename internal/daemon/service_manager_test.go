@@ -22,8 +22,8 @@ var healthyProber = fakeProber{healthy, healthy}
 // currentProber returns the current prober.
 type currentProber func() *fakeProber
 
-func (a currentProber) Alive(ctx context.Context) error   { return a().alive(ctx) }
-func (a currentProber) Answers(ctx context.Context) error { return a().answers(ctx) }
+func (c currentProber) Alive(ctx context.Context) error   { return c().alive(ctx) }
+func (c currentProber) Answers(ctx context.Context) error { return c().answers(ctx) }
 
 func healthy(context.Context) error { return nil }
 

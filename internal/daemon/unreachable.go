@@ -39,8 +39,8 @@ func newPending(c *config.Config, name string, why error, first *openAttempt) *p
 }
 
 // Close implements backends.Backend.
-func (a *pendingDatabase) Close() error {
-	t := a.first.Swap(nil)
+func (p *pendingDatabase) Close() error {
+	t := p.first.Swap(nil)
 	if t == nil {
 		return nil
 	}
@@ -63,35 +63,35 @@ type openAttempt struct {
 }
 
 // startOpen opens a database in the background, until ctx ends.
-func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, key string) *openAttempt {
+func (d *Daemon) startOpen(ctx context.Context, c config.Config, name, key string) *openAttempt {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &openAttempt{key: key, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
 		defer cancel()
-		t.replica = databases.NewReplica(&c, name, p.log.Logger)
-		t.b, t.err = p.openFunc(ctx, &c, name, p.log.Logger)
+		t.replica = databases.NewReplica(&c, name, d.log.Logger)
+		t.b, t.err = d.openFunc(ctx, &c, name, d.log.Logger)
 	}()
 	return t
 }
 
 // wait returns the result of the attempt. If pending is set and the database is unreachable,
 // or not open when until ends, wait returns a pendingDatabase.
-func (t *openAttempt) wait(until context.Context, c *config.Config, name string, pending bool) (backends.Backend, error) {
+func (o *openAttempt) wait(until context.Context, c *config.Config, name string, pending bool) (backends.Backend, error) {
 	_, isFile := c.Engine(name)
 	pending = pending && !isFile
 	select {
-	case <-t.done:
+	case <-o.done:
 	case <-until.Done():
 		if pending {
-			return newPending(c, name, backends.Unavailable(context.Cause(until)), t), nil
+			return newPending(c, name, backends.Unavailable(context.Cause(until)), o), nil
 		}
-		<-t.done
+		<-o.done
 	}
-	if pending && backends.IsUnreachable(t.err) {
-		return newPending(c, name, t.err, nil), nil
+	if pending && backends.IsUnreachable(o.err) {
+		return newPending(c, name, o.err, nil), nil
 	}
-	return t.b, t.err
+	return o.b, o.err
 }
 
 const (
@@ -101,33 +101,33 @@ const (
 
 // retryPending opens each pending database in its own goroutine, until all are open or ctx
 // ends.
-func (p *Daemon) retryPending(ctx context.Context) {
+func (d *Daemon) retryPending(ctx context.Context) {
 	select {
-	case <-p.bridge.Ready():
+	case <-d.bridge.Ready():
 	case <-ctx.Done():
 		return
 	}
-	p.mu.Lock()
-	open := maps.Clone(p.open)
-	p.mu.Unlock()
+	d.mu.Lock()
+	open := maps.Clone(d.open)
+	d.mu.Unlock()
 	var all sync.WaitGroup
 	for _, slot := range open {
 		if a, waits := slot.Backend.(*pendingDatabase); waits {
-			all.Go(func() { p.retryOne(ctx, slot, a) })
+			all.Go(func() { d.retryOne(ctx, slot, a) })
 		}
 	}
 	all.Wait()
 }
 
 // retryOne opens the database that a replaces in slot.
-func (p *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase) {
+func (d *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase) {
 	if t := a.first.Load(); t != nil {
 		select {
 		case <-t.done:
 		case <-ctx.Done():
 			return // a.Close ends the attempt
 		}
-		if !a.first.CompareAndSwap(t, nil) || p.finishOpen(slot, a, t) {
+		if !a.first.CompareAndSwap(t, nil) || d.finishOpen(slot, a, t) {
 			return
 		}
 	}
@@ -137,16 +137,16 @@ func (p *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase)
 		case <-ctx.Done():
 			return
 		}
-		name, c := p.nameAndConfig(slot)
+		name, c := d.nameAndConfig(slot)
 		if name == "" {
 			return
 		}
 		t := &openAttempt{}
 		if t.key, t.err = c.OpenKey(name); t.err == nil {
-			t = p.startOpen(ctx, c, name, t.key)
+			t = d.startOpen(ctx, c, name, t.key)
 			<-t.done
 		}
-		if p.finishOpen(slot, a, t) {
+		if d.finishOpen(slot, a, t) {
 			return
 		}
 	}
@@ -154,10 +154,10 @@ func (p *Daemon) retryOne(ctx context.Context, slot *openDB, a *pendingDatabase)
 
 // nameAndConfig returns the name of the database in slot, and the running config. The name
 // is empty if a reload removed the database.
-func (p *Daemon) nameAndConfig(slot *openDB) (string, config.Config) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return nameIn(p.open, slot), p.config
+func (d *Daemon) nameAndConfig(slot *openDB) (string, config.Config) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return nameIn(d.open, slot), d.config
 }
 
 func nameIn(open map[string]*openDB, slot *openDB) string {
@@ -171,45 +171,45 @@ func nameIn(open map[string]*openDB, slot *openDB) string {
 
 // finishOpen puts the result of an attempt into slot. It returns false if the attempt
 // failed.
-func (p *Daemon) finishOpen(slot *openDB, a *pendingDatabase, t *openAttempt) bool {
+func (d *Daemon) finishOpen(slot *openDB, a *pendingDatabase, t *openAttempt) bool {
 	err := t.err
 	if err == nil {
-		err = p.replace(slot, &openDB{Backend: t.b, replica: t.replica, key: t.key})
+		err = d.replace(slot, &openDB{Backend: t.b, replica: t.replica, key: t.key})
 	}
 	if err != nil {
-		name, _ := p.nameAndConfig(slot)
-		p.recordOpenError(name, a, err)
+		name, _ := d.nameAndConfig(slot)
+		d.recordOpenError(name, a, err)
 	}
 	return err == nil
 }
 
 // replace puts an opened database into slot. It closes the database if a reload has removed
 // slot.
-func (p *Daemon) replace(slot, next *openDB) (err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	name := nameIn(p.open, slot)
+func (d *Daemon) replace(slot, next *openDB) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name := nameIn(d.open, slot)
 	if name == "" {
 		return next.Close()
 	}
-	open := maps.Clone(p.open)
+	open := maps.Clone(d.open)
 	open[name] = next
-	inheritClaims(open, p.open)
-	if err := p.bridge.Reload(p.options(&p.config, open)); err != nil {
+	inheritClaims(open, d.open)
+	if err := d.bridge.Reload(d.options(&d.config, open)); err != nil {
 		return errors.Join(err, next.Close())
 	}
-	p.open = open
+	d.open = open
 	info := next.Info()
-	p.log.Info("database reached", "event", "database_reached", "database", name, "engine", info.Engine, "address", info.Address)
-	_, failed, _ := p.Config()
-	p.reportStatus(failed)
+	d.log.Info("database reached", "event", "database_reached", "database", name, "engine", info.Engine, "address", info.Address)
+	_, failed, _ := d.Config()
+	d.reportStatus(failed)
 	return nil
 }
 
 // recordOpenError records why a database isn't open, and logs new errors.
-func (p *Daemon) recordOpenError(name string, a *pendingDatabase, err error) {
+func (d *Daemon) recordOpenError(name string, a *pendingDatabase, err error) {
 	last := *a.lastErr.Swap(&err)
 	if !backends.IsUnreachable(err) && fmt.Sprint(last) != fmt.Sprint(err) {
-		p.log.Error("database unusable, retrying", "event", "database_unusable", "database", name, "error", err)
+		d.log.Error("database unusable, retrying", "event", "database_unusable", "database", name, "error", err)
 	}
 }

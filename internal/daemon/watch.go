@@ -9,48 +9,48 @@ import (
 )
 
 // Watch reloads the sidecar when its files change, and on each of hangUps, until ctx ends.
-func (p *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.WatchOptions) {
-	config.Watch(ctx, watched{p}, hangUps, o, p.log.Logger)
+func (d *Daemon) Watch(ctx context.Context, hangUps <-chan os.Signal, o config.WatchOptions) {
+	config.Watch(ctx, watched{d}, hangUps, o, d.log.Logger)
 }
 
 // ServeStream serves one session on in and out.
-func (p *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
-	return p.bridge.ServeStream(ctx, in, out)
+func (d *Daemon) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
+	return d.bridge.ServeStream(ctx, in, out)
 }
 
 // watched is a Daemon as a config.Reloader.
 type watched struct{ *Daemon }
 
 // Reload implements config.Reloader. The log and the status report its errors.
-func (p watched) Reload(ctx context.Context) { _, _, _ = p.Daemon.Reload(ctx) }
+func (w watched) Reload(ctx context.Context) { _, _, _ = w.Daemon.Reload(ctx) }
 
 // Changed implements config.Reloader.
-func (p watched) Changed() (now config.Snapshot, differ bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, err := config.ReadSnapshot(p.input.File, &p.config)
-	_, failed, _ := p.Config()
-	return now, err != nil || !now.Same(p.sources) || failed != nil || p.loading != nil && !now.Same(p.loading.found)
+func (w watched) Changed() (now config.Snapshot, differ bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, err := config.ReadSnapshot(w.input.File, &w.config)
+	_, failed, _ := w.Config()
+	return now, err != nil || !now.Same(w.sources) || failed != nil || w.loading != nil && !now.Same(w.loading.found)
 }
 
 // WasRejected implements config.Reloader.
-func (p watched) WasRejected(now config.Snapshot) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, failed, _ := p.Config()
-	return failed != nil && now.Same(p.rejected)
+func (w watched) WasRejected(now config.Snapshot) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, failed, _ := w.Config()
+	return failed != nil && now.Same(w.rejected)
 }
 
 // IsLoading implements config.Reloader.
-func (p watched) IsLoading(now config.Snapshot) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.loading != nil && now.Same(p.loading.found)
+func (w watched) IsLoading(now config.Snapshot) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.loading != nil && now.Same(w.loading.found)
 }
 
 // Files implements config.Reloader.
-func (p watched) Files() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.sources.Files
+func (w watched) Files() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sources.Files
 }

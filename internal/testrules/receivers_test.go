@@ -9,7 +9,7 @@ import (
 )
 
 // receiverFolders are the folders whose receivers are the initials of their types.
-var receiverFolders = []string{"backends"}
+var receiverFolders = []string{"backends", "bench", "bridge", "clients/go", "cmd", "deploy", "e2e", "internal", "protocol", "scripts"}
 
 // otherReceivers are the types whose receivers have another name, because methods of theirs have a variable with the initial as its usual name.
 var otherReceivers = map[string]string{
@@ -32,6 +32,29 @@ var otherReceivers = map[string]string{
 	"backends/sqlserver.emulated":          "e is an error",
 	"backends/sqlserver.inspection":        "i is an index",
 	"backends/sqlserver/diagnose.Engine":   "e is an examination",
+	"bridge/internal/dispatch.rotationDB":  "r is a request",
+	"bridge/internal/pipeline.counted":     "c is a content of a commit",
+	"cmd/qsidecar.durationFlag":            "d is a duration",
+	"e2e/adopted.sharedTable":              "s is the sidecar",
+	"e2e/adopted.staleCase":                "s is the sidecar",
+	"e2e/cluster.replication":              "r is a replica",
+	"e2e/cluster.rolling":                  "r is a run",
+	"e2e/config.attack":                    "a is an answer",
+	"e2e/config.offence":                   "o is an output",
+	"e2e/config.reloadWorkers":             "r is a reply",
+	"e2e/kit/adopt.Table":                  "t is the test",
+	"e2e/network.blackHole":                "b is a buffer",
+	"internal/adminapi.sessions":           "s is a session",
+	"internal/adminapi.sidecar":            "s is a session",
+	"internal/config.size":                 "s is the text",
+	"internal/config.stringList":           "s is the text",
+	"internal/logging.logHandler":          "l is a level",
+	"internal/testserver.Pooler":           "p is the server behind it",
+	"internal/traces.export":               "e is an event",
+	"internal/web.sidecarsData":            "s is a sidecar",
+	"internal/web.tasks":                   "t is a task",
+	"internal/worker.persistentRunner":     "p is a process",
+	"protocol.message":                     "m is a message's value",
 }
 
 // TestReceivers checks that the methods of a type have one receiver, the initial of its name. The receiver of an error can be e.

@@ -73,10 +73,10 @@ type watchedConn struct {
 	w *watcher
 }
 
-func (c *watchedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+func (w *watchedConn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
 	if err != nil {
-		c.w.tell(err)
+		w.w.tell(err)
 	}
 	return n, err
 }

@@ -29,10 +29,10 @@ type unixConn struct {
 	watcher *HangUpWatcher
 }
 
-func (c unixConn) Peer() (*Peer, error) { return peerOf(c.UnixConn) }
+func (u unixConn) Peer() (*Peer, error) { return peerOf(u.UnixConn) }
 
-func (c unixConn) OnHangUp(gone func()) (forget func(), err error) {
-	return c.watcher.watch(c.UnixConn, gone)
+func (u unixConn) OnHangUp(gone func()) (forget func(), err error) {
+	return u.watcher.watch(u.UnixConn, gone)
 }
 
-func (c unixConn) HungUp() bool { return hungUp(c.UnixConn) }
+func (u unixConn) HungUp() bool { return hungUp(u.UnixConn) }

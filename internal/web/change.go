@@ -97,14 +97,14 @@ type confirmData struct {
 }
 
 // Removes reports whether the operation can't be undone: then the queue's name must be typed.
-func (d *confirmData) Removes() bool { return d.removes() }
+func (c *confirmData) Removes() bool { return c.removes() }
 
 // Number returns how many jobs the operation changes by the statistics.
-func (d *confirmData) Number() int64 {
-	if d.Op == protocol.OpPurge {
-		return numberIn(d.Stat, d.State)
+func (c *confirmData) Number() int64 {
+	if c.Op == protocol.OpPurge {
+		return numberIn(c.Stat, c.State)
 	}
-	return d.Stat.Dead
+	return c.Stat.Dead
 }
 
 // confirm asks before an operation that can't be undone, or that changes many jobs.

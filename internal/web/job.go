@@ -88,20 +88,20 @@ func (p *Page) readJob(r *http.Request, queue, id string) (*protocol.JobView, er
 	return &rep.Views[0], nil
 }
 
-func (d *jobData) fill(v *protocol.JobView, f *frame) {
-	d.JobView = *v
+func (j *jobData) fill(v *protocol.JobView, f *frame) {
+	j.JobView = *v
 	if !f.Hidden && !v.LeftOut.Set {
-		d.Payload = newContent(v.Payload, d.As)
+		j.Payload = newContent(v.Payload, j.As)
 		if v.Result != nil {
-			d.Result = newContent(v.Result, d.As)
+			j.Result = newContent(v.Result, j.As)
 		}
 		for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
-			d.Headers = append(d.Headers, header{name, v.Headers[name]})
+			j.Headers = append(j.Headers, header{name, v.Headers[name]})
 		}
 	}
-	d.Events = eventsOf(v)
+	j.Events = eventsOf(v)
 	if f.Snap.Status != nil && v.State == protocol.StateClaimed {
-		d.Session = holder(f.Snap.Status.Sessions, v)
+		j.Session = holder(f.Snap.Status.Sessions, v)
 	}
 }
 

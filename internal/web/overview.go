@@ -57,20 +57,20 @@ func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 }
 
 // add adds a queue to the totals.
-func (d *overviewData) add(q *protocol.QueueStat) {
-	d.Totals.Ready += q.Ready
-	d.Totals.Scheduled += q.Scheduled
-	d.Totals.Claimed += q.Claimed
-	d.Totals.Dead += q.Dead
-	d.Totals.Done += q.Done
+func (o *overviewData) add(q *protocol.QueueStat) {
+	o.Totals.Ready += q.Ready
+	o.Totals.Scheduled += q.Scheduled
+	o.Totals.Claimed += q.Claimed
+	o.Totals.Dead += q.Dead
+	o.Totals.Done += q.Done
 	for _, s := range states {
 		if isEstimate(q.Approx, numberIn(*q, s)) {
-			d.Estimates[s] = true
+			o.Estimates[s] = true
 		}
 	}
-	d.Totals.OldestReadyMS = max(d.Totals.OldestReadyMS, q.OldestReadyMS)
+	o.Totals.OldestReadyMS = max(o.Totals.OldestReadyMS, q.OldestReadyMS)
 	if q.Paused {
-		d.Paused++
+		o.Paused++
 	}
 }
 

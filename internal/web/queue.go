@@ -125,13 +125,13 @@ func (p *Page) newest(r *http.Request, req *protocol.Request) (*protocol.Reply, 
 
 // page cuts the jobs to one page and sets where the next one starts. A reply can have fewer jobs than requested, because
 // its bytes are limited too.
-func (d *queueData) page() {
-	if len(d.Jobs) == 0 || len(d.Jobs) <= jobsPerPage && numberOfBytes(d.Jobs) < fullReply {
+func (q *queueData) page() {
+	if len(q.Jobs) == 0 || len(q.Jobs) <= jobsPerPage && numberOfBytes(q.Jobs) < fullReply {
 		return
 	}
-	d.Jobs = d.Jobs[:min(len(d.Jobs), jobsPerPage)]
-	for i := len(d.Jobs) - 1; i >= 0 && len(d.Next) < fallbacks; i-- {
-		d.Next = append(d.Next, d.Jobs[i].ID)
+	q.Jobs = q.Jobs[:min(len(q.Jobs), jobsPerPage)]
+	for i := len(q.Jobs) - 1; i >= 0 && len(q.Next) < fallbacks; i-- {
+		q.Next = append(q.Next, q.Jobs[i].ID)
 	}
 }
 

@@ -27,10 +27,10 @@ type runner interface {
 // commandRunner starts a command for each job.
 type commandRunner struct{ w *Worker }
 
-func (r commandRunner) close() {}
+func (c commandRunner) close() {}
 
-func (r commandRunner) run(ctx context.Context, job protocol.Job) outcome {
-	w := r.w
+func (c commandRunner) run(ctx context.Context, job protocol.Job) outcome {
+	w := c.w
 	args := w.opts.Command[1:]
 	env := w.environment(job)
 	feed := false

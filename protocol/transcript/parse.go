@@ -34,9 +34,9 @@ type Transcript struct {
 
 // Codecs returns the codecs in which the transcript can be replayed: both, unless it contains raw
 // bytes of one.
-func (tr *Transcript) Codecs() []protocol.Codec {
-	if tr.codec != 0 {
-		return []protocol.Codec{tr.codec}
+func (t *Transcript) Codecs() []protocol.Codec {
+	if t.codec != 0 {
+		return []protocol.Codec{t.codec}
 	}
 	return []protocol.Codec{protocol.Msgpack, protocol.JSON}
 }
@@ -119,14 +119,14 @@ func Parse(name string, r io.Reader) (*Transcript, error) {
 	return tr, nil
 }
 
-func (tr *Transcript) directive(fields []string) error {
+func (t *Transcript) directive(fields []string) error {
 	switch {
 	case len(fields) > 1 && fields[0] == "need":
-		tr.Needs = append(tr.Needs, fields[1:]...)
+		t.Needs = append(t.Needs, fields[1:]...)
 	case len(fields) == 2 && fields[0] == "codec" && fields[1] == "json":
-		tr.codec = protocol.JSON
+		t.codec = protocol.JSON
 	case len(fields) == 2 && fields[0] == "codec" && fields[1] == "msgpack":
-		tr.codec = protocol.Msgpack
+		t.codec = protocol.Msgpack
 	default:
 		return fmt.Errorf("! %s: want ! need NAME… or ! codec json|msgpack", strings.Join(fields, " "))
 	}

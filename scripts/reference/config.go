@@ -53,39 +53,39 @@ func renderConfig(text string) string {
 	return strings.TrimRight(r.out.String(), "\n") + "\n"
 }
 
-func (r *configRenderer) line(line string) {
+func (c *configRenderer) line(line string) {
 	trimmed := strings.TrimLeft(line, " ")
 	indent := len(line) - len(trimmed)
 	comment, isComment := strings.CutPrefix(trimmed, "#")
 	switch {
 	case trimmed == "":
-		r.flush()
-	case isComment && r.row != nil && r.column > 0 && indent == r.column:
-		r.row.text += " " + strings.TrimSpace(comment)
+		c.flush()
+	case isComment && c.row != nil && c.column > 0 && indent == c.column:
+		c.row.text += " " + strings.TrimSpace(comment)
 	case isComment:
-		r.comment(comment)
+		c.comment(comment)
 	default:
-		r.key(line)
+		c.key(line)
 	}
 }
 
 // comment handles a line that is only a comment: prose, or an example.
-func (r *configRenderer) comment(text string) {
-	r.endRow()
+func (c *configRenderer) comment(text string) {
+	c.endRow()
 	text = strings.TrimPrefix(text, " ")
 	if exampleText.MatchString(text) {
-		if len(r.prose) > 0 {
-			r.endProse()
+		if len(c.prose) > 0 {
+			c.endProse()
 		}
-		r.example = append(r.example, text)
+		c.example = append(c.example, text)
 		return
 	}
-	r.endExample()
-	r.prose = append(r.prose, text)
+	c.endExample()
+	c.prose = append(c.prose, text)
 }
 
 // key handles a line with a key.
-func (r *configRenderer) key(line string) {
+func (c *configRenderer) key(line string) {
 	m := keyLine.FindStringSubmatchIndex(line)
 	if m == nil {
 		return
@@ -96,76 +96,76 @@ func (r *configRenderer) key(line string) {
 		}
 		return line[m[2*i]:m[2*i+1]]
 	}
-	r.endRow()
-	r.endExample()
+	c.endRow()
+	c.endExample()
 	indent, name, value := len(group(1)+group(2)), strings.Trim(group(3), `"`), group(4)
-	for len(r.indents) > 0 && r.indents[len(r.indents)-1] >= indent {
-		r.indents, r.path = r.indents[:len(r.indents)-1], r.path[:len(r.path)-1]
+	for len(c.indents) > 0 && c.indents[len(c.indents)-1] >= indent {
+		c.indents, c.path = c.indents[:len(c.indents)-1], c.path[:len(c.path)-1]
 	}
-	r.indents, r.path = append(r.indents, indent), append(r.path, name)
+	c.indents, c.path = append(c.indents, indent), append(c.path, name)
 	if indent == 0 {
-		prose := r.prose
-		r.prose = nil
-		r.endTable()
-		fmt.Fprintf(&r.out, "## `%s`\n\n", name)
-		r.prose = prose
+		prose := c.prose
+		c.prose = nil
+		c.endTable()
+		fmt.Fprintf(&c.out, "## `%s`\n\n", name)
+		c.prose = prose
 	}
-	r.endProse()
+	c.endProse()
 	text := strings.TrimSpace(group(5))
 	if value == "" && text == "" {
 		return
 	}
-	path := strings.Join(r.path[min(1, len(r.path)-1):], ".")
-	r.row, r.column = &configRow{path, value, text}, 0
+	path := strings.Join(c.path[min(1, len(c.path)-1):], ".")
+	c.row, c.column = &configRow{path, value, text}, 0
 	if m[10] >= 0 {
-		r.column = m[10] - 1
+		c.column = m[10] - 1
 	}
 }
 
-func (r *configRenderer) endRow() {
-	if r.row == nil {
+func (c *configRenderer) endRow() {
+	if c.row == nil {
 		return
 	}
-	if !r.inTable {
-		r.out.WriteString("| key | default | meaning |\n| --- | --- | --- |\n")
-		r.inTable = true
+	if !c.inTable {
+		c.out.WriteString("| key | default | meaning |\n| --- | --- | --- |\n")
+		c.inTable = true
 	}
-	value := r.row.value
+	value := c.row.value
 	if value != "" {
 		value = "`" + value + "`"
 	}
-	fmt.Fprintf(&r.out, "| `%s` | %s | %s |\n", r.row.key, value, strings.ReplaceAll(r.row.text, "|", "\\|"))
-	r.row = nil
+	fmt.Fprintf(&c.out, "| `%s` | %s | %s |\n", c.row.key, value, strings.ReplaceAll(c.row.text, "|", "\\|"))
+	c.row = nil
 }
 
-func (r *configRenderer) endTable() {
-	r.endRow()
-	if r.inTable {
-		r.out.WriteString("\n")
-		r.inTable = false
+func (c *configRenderer) endTable() {
+	c.endRow()
+	if c.inTable {
+		c.out.WriteString("\n")
+		c.inTable = false
 	}
 }
 
-func (r *configRenderer) endProse() {
-	if len(r.prose) == 0 {
+func (c *configRenderer) endProse() {
+	if len(c.prose) == 0 {
 		return
 	}
-	r.endTable()
-	r.out.WriteString(strings.Join(r.prose, "\n") + "\n\n")
-	r.prose = nil
+	c.endTable()
+	c.out.WriteString(strings.Join(c.prose, "\n") + "\n\n")
+	c.prose = nil
 }
 
-func (r *configRenderer) endExample() {
-	if len(r.example) == 0 {
+func (c *configRenderer) endExample() {
+	if len(c.example) == 0 {
 		return
 	}
-	r.endTable()
-	r.out.WriteString("```yaml\n" + strings.Join(r.example, "\n") + "\n```\n\n")
-	r.example = nil
+	c.endTable()
+	c.out.WriteString("```yaml\n" + strings.Join(c.example, "\n") + "\n```\n\n")
+	c.example = nil
 }
 
-func (r *configRenderer) flush() {
-	r.endTable()
-	r.endProse()
-	r.endExample()
+func (c *configRenderer) flush() {
+	c.endTable()
+	c.endProse()
+	c.endExample()
 }

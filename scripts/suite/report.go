@@ -34,9 +34,9 @@ type event struct {
 // testID identifies a test of a step. A package can run in several steps.
 type testID struct{ step, pkg, test string }
 
-func (id testID) String() string {
-	pkg := strings.TrimPrefix(strings.TrimPrefix(id.pkg, "github.com/qsidecar/qsidecar"), "/")
-	return strings.TrimSpace(cmp.Or(pkg, id.step) + " " + id.test)
+func (t testID) String() string {
+	pkg := strings.TrimPrefix(strings.TrimPrefix(t.pkg, "github.com/qsidecar/qsidecar"), "/")
+	return strings.TrimSpace(cmp.Or(pkg, t.step) + " " + t.test)
 }
 
 // result is the result of a test.

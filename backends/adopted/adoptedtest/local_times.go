@@ -90,17 +90,17 @@ func LocalTimes(t *testing.T, change Change, on Server) {
 
 // skip moves the clock to two hours before something is due, if that is later. The next step shows what happened too
 // early in between.
-func (x *localTimes) skip() {
-	next := x.now.Add(100 * time.Hour)
-	for _, of := range []map[string]time.Time{x.due, x.taken, x.ended} {
+func (l *localTimes) skip() {
+	next := l.now.Add(100 * time.Hour)
+	for _, of := range []map[string]time.Time{l.due, l.taken, l.ended} {
 		for _, at := range of { // a row is due later than that
 			if at.Before(next) {
 				next = at
 			}
 		}
 	}
-	for x.now.Before(next.Add(-2 * time.Hour)) {
-		x.now = x.now.Add(step)
+	for l.now.Before(next.Add(-2 * time.Hour)) {
+		l.now = l.now.Add(step)
 	}
 }
 

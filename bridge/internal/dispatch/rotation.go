@@ -66,15 +66,15 @@ func (r *rotation) index(queue string) int {
 }
 
 // handOut records that jobs of a wait queue are on their way to a worker.
-func (wq *waitQueue) handOut(jobs []backends.Job) {
-	if r := wq.rotation; r != nil && len(jobs) > 0 {
+func (w *waitQueue) handOut(jobs []backends.Job) {
+	if r := w.rotation; r != nil && len(jobs) > 0 {
 		r.last = r.index(jobs[len(jobs)-1].Queue)
 	}
 }
 
 // hold counts jobs that were prefetched (1), or are not any longer (-1).
-func (wq *waitQueue) hold(jobs []backends.Job, by int) {
-	if r := wq.rotation; r != nil {
+func (w *waitQueue) hold(jobs []backends.Job, by int) {
+	if r := w.rotation; r != nil {
 		for i := range jobs {
 			r.held[r.index(jobs[i].Queue)] += by
 		}
@@ -233,8 +233,8 @@ func (g *Group) take(jobs []backends.Job, at, n int) int {
 
 // interleave orders prefetched jobs so that their queues take turns after the one that was served last. Jobs of a queue keep
 // their order. It leaves those of an older identity in front, because they can't be handed out.
-func (wq *waitQueue) interleave() {
-	r, p := wq.rotation, &wq.prefetch
+func (w *waitQueue) interleave() {
+	r, p := w.rotation, &w.prefetch
 	if r == nil || len(p.jobs) == 0 || p.jobs[0].Token.Host != p.jobs[len(p.jobs)-1].Token.Host {
 		return
 	}

@@ -17,17 +17,17 @@ import (
 // writesFail is a database that commits claims and can't commit writes.
 type writesFail struct{ *memory.Backend }
 
-func (b writesFail) Info() backends.Info {
-	info := b.Backend.Info()
+func (w writesFail) Info() backends.Info {
+	info := w.Backend.Info()
 	info.Concurrent = true // claims and writes have a commit loop each
 	return info
 }
 
-func (b writesFail) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
+func (w writesFail) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	if len(batch.Writes) > 0 {
 		return backends.Results{}, backends.Unavailable(errors.New("the disk of the log is gone"))
 	}
-	return b.Backend.Commit(ctx, batch)
+	return w.Backend.Commit(ctx, batch)
 }
 
 // TestCommitLoopsKeepTheirOwnErrors shows that a successful commit of claims does not hide why writes fail.

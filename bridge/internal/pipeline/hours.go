@@ -34,31 +34,31 @@ type hoursRead struct {
 }
 
 // of returns the totals of a queue, or of all. The rows are the caller's.
-func (c *hoursCache) of(ctx context.Context, queue string) ([]backends.HourTotals, error) {
-	c.mu.Lock()
-	read, known := c.all[queue]
-	c.mu.Unlock()
+func (h *hoursCache) of(ctx context.Context, queue string) ([]backends.HourTotals, error) {
+	h.mu.Lock()
+	read, known := h.all[queue]
+	h.mu.Unlock()
 	if !known || time.Since(read.at) >= hoursAge {
 		limited, cancel := context.WithTimeoutCause(ctx, hoursTimeout, fmt.Errorf("no answer within %v", hoursTimeout))
-		read.rows, read.err = c.ask(limited, queue)
+		read.rows, read.err = h.ask(limited, queue)
 		cancel()
 		if ctx.Err() != nil && read.err != nil {
 			return nil, read.err // of this caller alone
 		}
 		read.at = time.Now()
-		c.mu.Lock()
-		if c.all == nil || len(c.all) >= hoursKept {
-			c.all = map[string]hoursRead{}
+		h.mu.Lock()
+		if h.all == nil || len(h.all) >= hoursKept {
+			h.all = map[string]hoursRead{}
 		}
-		c.all[queue] = read
-		c.mu.Unlock()
+		h.all[queue] = read
+		h.mu.Unlock()
 	}
 	return slices.Clone(read.rows), read.err
 }
 
 // forget makes the next call ask.
-func (c *hoursCache) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = nil
+func (h *hoursCache) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = nil
 }

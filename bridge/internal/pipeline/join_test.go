@@ -26,41 +26,41 @@ type joining struct {
 	commits []string // the present ones: how many writes and claims each has; guarded by mu
 }
 
-func (b *joining) Info() backends.Info {
-	info := b.Backend.Info()
+func (j *joining) Info() backends.Info {
+	info := j.Backend.Info()
 	info.Concurrent, info.JoinJobs, info.Prefetch = true, smallJobs, false
 	return info
 }
 
-func (b *joining) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
-	b.mu.Lock()
-	b.commits = append(b.commits, fmt.Sprintf("%d writes, %d claims", len(batch.Writes), len(batch.Claims)))
-	b.mu.Unlock()
-	<-b.open
+func (j *joining) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
+	j.mu.Lock()
+	j.commits = append(j.commits, fmt.Sprintf("%d writes, %d claims", len(batch.Writes), len(batch.Claims)))
+	j.mu.Unlock()
+	<-j.open
 	for _, w := range batch.Writes {
 		if e := w.(backends.Enqueue); e.Jobs[0].Key != "" && len(batch.Writes) > 1 {
 			return backends.Results{}, &backends.LockedError{Err: errors.New("another program has stored the key")}
 		}
 	}
-	return b.Backend.Commit(ctx, batch)
+	return j.Backend.Commit(ctx, batch)
 }
 
 // waiting returns the commits that wait, in order.
-func (b *joining) waiting() []string {
+func (j *joining) waiting() []string {
 	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Sorted(slices.Values(b.commits))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Sorted(slices.Values(j.commits))
 }
 
 // release ends the waiting commits.
-func (b *joining) release() {
-	b.mu.Lock()
-	n := len(b.commits)
-	b.commits = nil
-	b.mu.Unlock()
+func (j *joining) release() {
+	j.mu.Lock()
+	n := len(j.commits)
+	j.commits = nil
+	j.mu.Unlock()
 	for range n {
-		b.open <- struct{}{}
+		j.open <- struct{}{}
 	}
 }
 
@@ -145,11 +145,11 @@ type sessionWithoutQuota struct {
 	considered *atomic.Bool
 }
 
-func (w *sessionWithoutQuota) MaxJobs() int { return 0 }
+func (s *sessionWithoutQuota) MaxJobs() int { return 0 }
 
-func (w *sessionWithoutQuota) TooManyJobs() error {
-	w.considered.Store(true)
-	return w.worker.TooManyJobs()
+func (s *sessionWithoutQuota) TooManyJobs() error {
+	s.considered.Store(true)
+	return s.worker.TooManyJobs()
 }
 
 // TestLoopOfClaimsHandsOverAtItsEnd shows that no claim is forgotten that arrives while the loop of the claims finds that

@@ -17,10 +17,10 @@ type overlapping struct {
 	usage backends.Usage
 }
 
-func (b *overlapping) Usage() backends.Usage { return b.usage }
+func (o *overlapping) Usage() backends.Usage { return o.usage }
 
-func (b *overlapping) Info() backends.Info {
-	info := b.joining.Info()
+func (o *overlapping) Info() backends.Info {
+	info := o.joining.Info()
 	info.JoinJobs, info.WriteCommits = 0, 2
 	return info
 }

@@ -13,8 +13,8 @@ import (
 // ownLoops is a database where claims and writes have a commit loop each.
 type ownLoops struct{ *scripted }
 
-func (b ownLoops) Info() backends.Info {
-	info := b.scripted.Info()
+func (o ownLoops) Info() backends.Info {
+	info := o.scripted.Info()
 	info.Concurrent = true
 	return info
 }

@@ -24,9 +24,9 @@ type slowTables struct {
 	claiming   []string // slow queues that commits claim from; guarded by mu
 }
 
-func (b *slowTables) Info() backends.Info {
-	info := b.Backend.Info()
-	info.Concurrent = b.concurrent
+func (s *slowTables) Info() backends.Info {
+	info := s.Backend.Info()
+	info.Concurrent = s.concurrent
 	return info
 }
 
@@ -36,34 +36,34 @@ func (*slowTables) AdoptedTable(queue string) string { return queue }
 func (*slowTables) ClaimsInTx(string) bool           { return false }
 func (*slowTables) InTx(backends.Lease) bool         { return false }
 
-func (b *slowTables) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
+func (s *slowTables) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
 	for _, c := range batch.Claims {
-		if q := c.Queues[0].Queue; b.Slow(q) {
+		if q := c.Queues[0].Queue; s.Slow(q) {
 			if len(batch.Claims)+len(batch.Writes) > 1 || !batch.WaitForLocks {
 				return backends.Results{}, fmt.Errorf("a claim of %s is in a commit that others wait for", q)
 			}
-			b.mu.Lock()
-			b.claiming = append(b.claiming, q)
-			b.mu.Unlock()
-			err := <-b.open
-			b.mu.Lock()
-			b.claiming = slices.DeleteFunc(b.claiming, func(other string) bool { return other == q })
-			b.mu.Unlock()
+			s.mu.Lock()
+			s.claiming = append(s.claiming, q)
+			s.mu.Unlock()
+			err := <-s.open
+			s.mu.Lock()
+			s.claiming = slices.DeleteFunc(s.claiming, func(other string) bool { return other == q })
+			s.mu.Unlock()
 			if err != nil {
 				return backends.Results{}, err
 			}
 		}
 	}
-	return b.Backend.Commit(ctx, batch)
+	return s.Backend.Commit(ctx, batch)
 }
 
 // now returns the slow queues that commits claim from.
-func (b *slowTables) now() string {
+func (s *slowTables) now() string {
 	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	slices.Sort(b.claiming)
-	return fmt.Sprint(b.claiming)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.claiming)
+	return fmt.Sprint(s.claiming)
 }
 
 // TestSlowQueuesDelayNoOther shows that claims of other queues are answered while claims of slow queues are under way: those
