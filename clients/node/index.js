@@ -3,5 +3,8 @@
 
 const { fromWire, ...errors } = require('./lib/errors')
 const { Client } = require('./lib/client')
+const { Retry, Snooze, Dead } = require('./lib/outcomes')
+const { Worker } = require('./lib/worker')
+const testing = require('./lib/testing')
 
-module.exports = { Client, ...errors }
+module.exports = { Client, Worker, Retry, Snooze, Dead, ...errors, testing }

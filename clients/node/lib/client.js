@@ -248,6 +248,7 @@ class Client {
         return await session.request(call, began + wait + limit - now())
       } catch (e) {
         error = e
+        Error.captureStackTrace(e) // with the caller's functions, instead of the reader's
       } finally {
         signal?.removeEventListener('abort', abort)
         if (claimed && call.reply?.jobs?.length > 0) {

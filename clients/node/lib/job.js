@@ -6,6 +6,9 @@ const { options, millis, text, integer, instant, strings, dump, setBytes, show }
 
 const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs']
 const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
+// Lines of a stack that don't help to find the error.
+const INNER = /^ +at (.*\(?node:|new Promise \(<anonymous>\))/
+
 const NACK_OPTIONS = ['delayMs', 'dead', 'snooze']
 
 /** Returns the fields of a job to store as the wire has them. */
@@ -57,7 +60,7 @@ function describe(error) {
   try {
     if (!(error instanceof Error)) return typeof error === 'string' ? error : `thrown: ${show(error)}`
     const stack = typeof error.stack === 'string' ? error.stack : String(error)
-    const lines = stack.split('\n').filter((line) => !line.includes(__dirname) && !/^ +at .*\(?node:internal/.test(line))
+    const lines = stack.split('\n').filter((line) => !line.includes(__dirname) && !INNER.test(line))
     const cause = error.cause === undefined ? '' : `\ncause: ${String(error.cause)}`
     return lines.join('\n') + cause
   } catch {
@@ -97,6 +100,15 @@ class Job {
 
   toString() {
     return `job ${this.id} of ${this.queue}, attempt ${this.attempt} of ${this.maxAttempts}`
+  }
+
+  /** Returns the fields of the wire that a thread needs for the same job. */
+  _fields() {
+    const { id, queue, attempt, maxAttempts, fence, priority, timeoutMs, headers, key, lastError } = this
+    return {
+      id, queue, attempt, fence, priority, headers, key, lease: '', max_attempts: maxAttempts, timeout_ms: timeoutMs,
+      last_error: lastError, enqueued_at: this.enqueuedAt.getTime(), payload: this.#data, payload_b64: this.#b64,
+    }
   }
 
   get raw() {

@@ -47,11 +47,11 @@ class Session {
   submit(calls, on) {
     for (const call of calls) {
       if (this.ended || (this.closing && !call.internal)) {
-        call.onDone(new errors.Closed(`${call.op}: the client is closed`))
+        refuse(call, new errors.Closed(`${call.op}: the client is closed`))
         continue
       }
       if (on && this.wire !== on) {
-        call.onDone(new errors.NotConnected(`${call.op}: the connection has ended`))
+        refuse(call, new errors.NotConnected(`${call.op}: the connection has ended`))
         continue
       }
       call.id = ++this.lastId
@@ -290,7 +290,7 @@ class Session {
   #handle(wire, message) {
     if (message.event !== undefined) {
       if (message.event === 'lost') this.reportLost(this.leases.lose(message.leases ?? []))
-      else if (message.event === 'draining') setImmediate(this.onDraining)
+      else if (message.event === 'draining') setImmediate(() => this.#callback('onDraining', this.onDraining))
       return // others are of a later version
     }
     const error = message.ok === true ? undefined : errors.fromWire(message.error)
@@ -332,8 +332,16 @@ class Session {
     for (const job of jobs) job.lost = true
     setImmediate(() => {
       for (const job of jobs) job._lose()
-      this.onLost(jobs)
+      this.#callback('onLost', () => this.onLost(jobs))
     })
+  }
+
+  #callback(name, call) {
+    try {
+      call()
+    } catch (e) {
+      this.warn(`${name} failed: ${e?.stack ?? e}`)
+    }
   }
 
   // --- the end ---
@@ -395,6 +403,13 @@ class Session {
       this.#finish(call, new errors.Closed(`${call.op}: the client is closed`))
     }
   }
+}
+
+/** Ends a call that the session doesn't accept. */
+function refuse(call, error) {
+  call.done = true
+  clearTimeout(call.timer)
+  call.onDone(error)
 }
 
 module.exports = { Session, now }
