@@ -48,6 +48,8 @@ export interface ClaimOptions extends CallOptions {
   waitMs?: number
   /** The client holds the jobs for so long, even if it ends. Without it, it holds them until it settles them or ends. */
   leaseMs?: number
+  /** With `rotate`, several queues take turns. With `strict` (the default), the first one that has a job comes first. */
+  order?: 'rotate' | 'strict'
   /** Ends the wait. The claim then fails with the signal's reason, and jobs that come late go back. */
   signal?: AbortSignal
 }
@@ -164,7 +166,7 @@ export class Client {
   /** Claims ready jobs of the queues, in this order of preference. If none becomes ready, the list is empty. */
   claim(queues: string | string[], options?: ClaimOptions): Promise<Job[]>
   /** Claims one job after another, until the signal is aborted. Settle each one in the loop. */
-  jobs(queues: string | string[], options?: { leaseMs?: number; signal?: AbortSignal }): AsyncGenerator<Job, void, void>
+  jobs(queues: string | string[], options?: Pick<ClaimOptions, 'leaseMs' | 'order' | 'signal'>): AsyncGenerator<Job, void, void>
   /** Settles up to 1,000 jobs as done. Returns the jobs whose leases were lost. The others are settled. */
   ackMany(jobs: Job[], options?: CallOptions): Promise<Job[]>
   /** Settles up to 1,000 jobs as failed, like `job.nack`. Returns the jobs whose leases were lost. */
@@ -259,6 +261,8 @@ export interface RunOptions {
   drain?: boolean
   /** `behind` (the default) begins the next job before the ack of the last one is answered. `sync` waits for each. */
   ack?: 'behind' | 'sync'
+  /** With `rotate` (the default), queues that share a concurrency take turns. With `strict`, they come in their order. */
+  order?: 'rotate' | 'strict'
   /** Whether SIGTERM and SIGINT end the run. The default is true. */
   signals?: boolean
   /** Runs the jobs in so many threads, which load `module`. */

@@ -6,6 +6,7 @@ const path = require('node:path')
 const { pathToFileURL } = require('node:url')
 const { parseArgs } = require('node:util')
 
+const { ORDERS } = require('../lib/client.js')
 const { ACKS, exitCode } = require('../lib/worker.js')
 
 const HELP = `usage: qsidecar-node work FILE [OPTIONS]
@@ -17,6 +18,7 @@ Works the jobs of the Worker that FILE exports as its default, until SIGTERM, wh
                         (default: all, which share -j)
   --threads N           run the jobs in N threads, for jobs that compute
   --drain               end when nothing is ready and the own jobs are done
+  --order ORDER         rotate: queues that share -j take turns; strict: in their order (default: rotate)
   --ack behind|sync     sync: wait for each ack before the next job (default: behind)
   -h, --help            print this text
 
@@ -55,6 +57,7 @@ function parsed(args) {
         threads: { type: 'string' },
         drain: { type: 'boolean' },
         ack: { type: 'string' },
+        order: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })
@@ -66,12 +69,14 @@ function parsed(args) {
   const [command, file, ...more] = positionals
   if (command !== 'work' || file === undefined || more.length > 0) throw new Usage('name the file of the worker: qsidecar-node work ./worker.js')
   if (values.ack !== undefined && !ACKS.includes(values.ack)) throw new Usage(`--ack is ${values.ack}, must be one of ${ACKS.join(', ')}`)
+  if (values.order !== undefined && !ORDERS.includes(values.order)) throw new Usage(`--order is ${values.order}, must be one of ${ORDERS.join(', ')}`)
   const chosen = {
     concurrency: count('--concurrency', values.concurrency),
     queues: queuesOf(values.queue),
     threads: count('--threads', values.threads),
     drain: values.drain,
     ack: values.ack,
+    order: values.order,
   }
   return { file, chosen: Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined)) }
 }

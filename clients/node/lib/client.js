@@ -15,9 +15,12 @@ const REQUEST_TIME = 60_000
 const CLOSE_TIME = 10_000
 
 const CLIENT_OPTIONS = ['socket', 'worker', 'requestTimeoutMs', 'onLost', 'onDraining', 'logger']
-const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'signal', 'requestTimeoutMs']
+const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'signal', 'requestTimeoutMs']
 const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'headers']
 const STATES = ['ready', 'scheduled', 'claimed', 'done', 'dead']
+
+// How a claim of several queues chooses: in turn, or the first one that has a job.
+const ORDERS = ['rotate', 'strict']
 
 const QUIET = { info() {}, warn: (line) => console.warn(line), error: (line) => console.error(line) }
 
@@ -93,13 +96,14 @@ class Client {
       if (given.max !== undefined) fields.max = integer('claim', 'max', given.max, 1, MAX_LIST)
       if (given.waitMs !== undefined) fields.wait_ms = millis('claim', 'waitMs', given.waitMs)
       if (given.leaseMs !== undefined) fields.lease_ms = millis('claim', 'leaseMs', given.leaseMs)
+      if (given.order !== undefined) orderFields('claim', names, given.order, fields)
       const more = { limit: given.requestTimeoutMs, wait: fields.wait_ms, signal: given.signal }
       return (await this._call('claim', fields, more)).jobs
     })
   }
 
   async *jobs(queues, given = {}) {
-    options('jobs', given, ['leaseMs', 'signal'])
+    options('jobs', given, ['leaseMs', 'order', 'signal'])
     while (!given.signal?.aborted) {
       let jobs
       try {
@@ -331,6 +335,13 @@ function enqueueTime() {
   return seconds * 1000
 }
 
+/** Sets the order of a claim. The order of one queue has no meaning, and strict is the protocol's default. */
+function orderFields(what, queues, order, fields) {
+  if (!ORDERS.includes(order)) throw new TypeError(`${what}: order is ${show(order)}, must be one of ${ORDERS.join(', ')}`)
+  if (order === 'rotate' && queues.length > 1) fields.order = order
+  return fields
+}
+
 /** Returns a reply's map with the names of this language, and instants as dates. */
 function camel(fields) {
   const out = {}
@@ -352,4 +363,4 @@ function snapshot(fields) {
   return job
 }
 
-module.exports = { Client, CLIENT_OPTIONS, testing, QUIET }
+module.exports = { Client, CLIENT_OPTIONS, ORDERS, orderFields, testing, QUIET }

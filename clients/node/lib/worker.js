@@ -4,7 +4,7 @@
 const errors = require('./errors')
 const { options, integer, queueNames, show } = require('./arguments')
 const { Behind, reportLost } = require('./behind')
-const { Client, CLIENT_OPTIONS, QUIET } = require('./client')
+const { Client, CLIENT_OPTIONS, ORDERS, orderFields, QUIET } = require('./client')
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
 const { outcome, refused, isRejected } = require('./settle')
@@ -24,7 +24,7 @@ const EXIT_UNAVAILABLE = 5
 // When a job is settled: while the next ones run, or before the next one begins.
 const ACKS = ['behind', 'sync']
 
-const RUN_OPTIONS = ['concurrency', 'queues', 'drain', 'ack', 'signals', 'threads', 'module']
+const RUN_OPTIONS = ['concurrency', 'queues', 'drain', 'ack', 'order', 'signals', 'threads', 'module']
 const WORKER_OPTIONS = [...RUN_OPTIONS.filter((name) => name !== 'module'), 'client', 'before', 'after', ...CLIENT_OPTIONS]
 
 const is = (error, kinds) => kinds.some((type) => error instanceof type)
@@ -65,9 +65,10 @@ class Worker {
   async run(given = {}) {
     options('run', given, [...RUN_OPTIONS, 'logger'])
     if (this.#pool) throw new Error('the worker runs already')
-    const chosen = { drain: false, ack: ACKS[0], signals: true, ...this.#options, ...given }
+    const chosen = { drain: false, ack: ACKS[0], order: ORDERS[0], signals: true, ...this.#options, ...given }
     const shares = this._shares(chosen)
     if (!ACKS.includes(chosen.ack)) throw new TypeError(`run: ack is ${show(chosen.ack)}, must be one of ${ACKS.join(', ')}`)
+    orderFields('run', [], chosen.order, {})
     if (chosen.threads !== undefined) integer('run', 'threads', chosen.threads, 1, 1024)
     if (chosen.threads !== undefined && chosen.module === undefined) {
       throw new TypeError('run: threads load the module of the worker: run it with qsidecar-node work, or pass module, its URL')
@@ -78,7 +79,7 @@ class Worker {
     const alive = setInterval(() => {}, 2 ** 30)
     const uncaught = new handlers.Uncaught(log)
     const signals = chosen.signals ? new Signals(pool, log) : undefined
-    log.info(`worker started: ${shares.map(({ queues, slots }) => `queues ${queues.join(', ')}, concurrency ${slots}`).join('; ')}`)
+    log.info(`worker started: ${shares.map(({ queues, slots }) => `queues ${listed(queues, chosen.order)}, concurrency ${slots}`).join('; ')}`)
     try {
       await pool.run()
     } finally {
@@ -142,6 +143,9 @@ class Worker {
   }
 }
 
+const listed = (queues, order) =>
+  queues.join(', ') + (queues.length === 1 ? '' : order === 'rotate' ? ' in rotation' : ' in strict order')
+
 function hooks(name, given) {
   const list = given === undefined ? [] : Array.isArray(given) ? given : [given]
   for (const hook of list) handlers.rejectGenerators(`Worker: ${name}`, hook)
@@ -163,12 +167,13 @@ class Pool {
     this.client = worker.client
     this.log = log
     this.drain = chosen.drain
+    this.order = chosen.order
     this.sync = chosen.ack === 'sync'
     this.groups = shares.map(({ queues, slots }) => ({
       queues,
       slots,
       free: slots,
-      nextClaim: queues.length === 1 ? { queue: queues[0] } : { queues },
+      nextClaim: orderFields('run', queues, chosen.order, queues.length === 1 ? { queue: queues[0] } : { queues }),
     }))
     this.stopping = false
     this.error = undefined
@@ -232,7 +237,7 @@ class Pool {
       if (this.stopping || !(await this.behind.canBegin()) || this.stopping) return
       let jobs
       try {
-        jobs = await this.client.claim(group.queues, { max: Math.min(group.free, 1000), waitMs: this.drain ? 0 : CLAIM_WAIT })
+        jobs = await this.client.claim(group.queues, { max: Math.min(group.free, 1000), waitMs: this.drain ? 0 : CLAIM_WAIT, order: this.order })
         if (failed > 0) this.log.warn('jobs can be claimed again')
         failed = 0
       } catch (e) {
