@@ -32,6 +32,7 @@ image: build ## build the container image with buildah, and print its size (IMAG
 	@buildah images $(IMAGE)
 
 release: ## build the files of a release in dist/: archives, packages, checksums
+	@scripts/need.sh npm
 	@GO="$(GO)" scripts/release.sh
 
 docs: ## build the site of the docs in bin/site, and check its links (SERVE=1 serves it at 127.0.0.1:8000)
@@ -39,7 +40,7 @@ docs: ## build the site of the docs in bin/site, and check its links (SERVE=1 se
 	@exec scripts/docs.sh $(if $(SERVE),serve)
 
 reference: ## generate the pages in docs/reference from the code (a test of e2e/metrics prints the table of metrics)
-	@scripts/need.sh python3 ruby
+	@scripts/need.sh python3 ruby npm
 	$(GO) run ./scripts/reference
 	$(GO) run ./cmd/qsidecar man --markdown docs/reference
 

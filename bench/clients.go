@@ -19,7 +19,7 @@ import (
 // clientQueue is the queue of the programs in other languages.
 const clientQueue = "clients"
 
-// language is a client that is measured in one process beside that language's own database driver.
+// language is a client that is measured in one process, if driver isn't empty beside that language's own database driver.
 // Its program in the directory clients is called with "sidecar" or "driver" and how many jobs to
 // claim and ack at a time. It works until the queue is empty, and prints the number of jobs and the
 // seconds. It uses QSIDECAR_SOCKET, QSIDECAR_CODEC and BENCH_DATABASE.
@@ -33,6 +33,7 @@ type language struct {
 var languages = []language{
 	{"Python", "psycopg", []string{"msgpack", "json"}, pythonCommand},
 	{"Ruby", "pg", []string{"msgpack", "json"}, rubyCommand},
+	{"Node", "", []string{"json"}, nodeCommand}, // its standard library has no driver
 	{"Go", "pgx", []string{"msgpack"}, goCommand},
 }
 
@@ -44,6 +45,10 @@ func pythonCommand(ctx context.Context, repository string) (argv, env []string, 
 
 func rubyCommand(_ context.Context, repository string) (argv, env []string, err error) {
 	return []string{"ruby", "-I", filepath.Join(repository, "clients", "ruby", "lib"), filepath.Join(repository, "bench", "clients", "loop.rb")}, nil, nil
+}
+
+func nodeCommand(_ context.Context, repository string) (argv, env []string, err error) {
+	return []string{"node", filepath.Join(repository, "bench", "clients", "loop.mjs")}, nil, nil
 }
 
 func goCommand(_ context.Context, repository string) (argv, env []string, err error) {
@@ -82,6 +87,9 @@ func clients(ctx context.Context, p *place) (err error) {
 			if err != nil {
 				return err
 			}
+		}
+		if l.driver == "" {
+			continue
 		}
 		fill := func(n int) (int, error) { return n, d.Fill(ctx, n) }
 		if err := p.loops(ctx, l.name+", "+l.driver+", two statements", fill, append(argv, "driver"), env); err != nil {

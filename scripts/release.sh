@@ -2,7 +2,7 @@
 # Builds the files of a release in dist/. For each system it builds an archive with the static
 # program, its manual pages, shell completions, the pages with the files that they link to
 # (config example, systemd units, …) and the licences of the linked modules. For Linux it also
-# builds a .deb. At the end it writes SHA256SUMS.
+# builds a .deb. It also builds the npm package of the Node client. At the end it writes SHA256SUMS.
 #
 # The same commit (and the same tags), built by the same Go, gives the same bytes on any
 # machine at any time. The version is git's. If the source is changed, it ends in "+dirty".
@@ -23,6 +23,7 @@ umask 022
 export GOFLAGS="-mod=readonly -buildvcs=true" GOWORK=off GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0 GOENV=off
 unset GOOS GOARCH QSIDECAR_VERSION
 
+command -v npm >/dev/null || { echo "release.sh needs npm, which packs the Node client (scripts/need.sh npm)" >&2; exit 1; }
 tar --version 2>/dev/null | grep -q 'GNU tar' || { echo "release.sh needs GNU tar (macOS: gtar, first in PATH as tar)" >&2; exit 1; }
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) || { echo "release.sh needs the git repository: it says the version" >&2; exit 1; }
 export SOURCE_DATE_EPOCH
@@ -55,10 +56,10 @@ done
 scripts/pages.sh "$common"
 scripts/licenses.sh >"$common/LICENSES.txt"
 
-# archive NAME: an archive of the folder NAME, without anything that changes between builds.
+# archive NAME FILE: an archive of the folder NAME, without anything that changes between builds.
 archive() {
 	tar -C "$work" --sort=name --format=gnu --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-		--mode='u=rwX,go=rX' -cf - "$1" | gzip -n >"$out/$1.tar.gz"
+		--mode='u=rwX,go=rX' -cf - "$1" | gzip -n >"$out/$2"
 }
 
 for target in "${targets[@]}"; do
@@ -72,8 +73,15 @@ for target in "${targets[@]}"; do
 	if [ "${target%/*}" = linux ]; then
 		scripts/deb.sh "$work/$name" "${target#*/}" "$version" "$out"
 	fi
-	archive "$name"
+	archive "$name" "$name.tar.gz"
 done
+
+# The Node client, with the files that npm packs. Its version is its own.
+cp -R clients/node "$work/node"
+cp LICENSE "$work/node/"
+packed=$(cd "$work/node" && npm pack --silent --ignore-scripts --pack-destination "$work")
+tar -C "$work" -xzf "$work/$packed" # the folder "package"
+archive package "qsidecar-node-${packed#qsidecar-}"
 
 cd "$out"
 sha256sum -- * >SHA256SUMS

@@ -20,6 +20,7 @@ func TestDeletedFolder(t *testing.T) {
 	work := []string{kit.Binary, "work", "folder", "--"}
 	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "1"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work"), "-c", "1"}
+	node := clientlib.NodeProgram(t, "work", "jobs.js", "-j", "1")
 	files := map[string]string{
 		"job.sh":     "cd /; rm -r -- \"$OLDPWD\"; exit \"$(cat)\"",
 		"persist.sh": "while read -r job; do cd /; rm -r -- \"$OLDPWD\"; id=${job#*'\"id\":\"'}; op=ack; case \"$job\" in *'\"payload\":\"1\"'*) op=nack;; esac\necho '{\"op\":\"'$op'\",\"id\":\"'\"${id%%'\"'*}\"'\"}'; done",
@@ -29,11 +30,16 @@ func TestDeletedFolder(t *testing.T) {
 			"  begin\n    Dir.mkdir(ENV.fetch(\"WORKER_GATE\") + \".taken\")\n  rescue Errno::EEXIST\n" + // by the other process
 			"    Thread.pass while (Dir.pwd rescue nil)\n    raise \"the folder is gone\"\n  end\n" +
 			"  FileUtils.rm_r(Dir.pwd)\n  require_relative \"late\" if job.payload == 1\nend\n",
-		"late.py": "", "late.rb": "",
+		"jobs.js": "const fs = require('node:fs')\nconst { Worker } = require(process.env.QSIDECAR_PACKAGE)\n" +
+			"module.exports = new Worker({folder: (job) => {\n  fs.rmSync(process.cwd(), {recursive: true})\n" +
+			"  if (job.payload === 1) require('./late.js')\n}})\n",
+		"late.py": "", "late.rb": "", "late.js": "",
 	}
 	for name, c := range map[string]struct{ env, argv []string }{
 		"qsidecar work":            {nil, append(slices.Clip(work), "sh", "job.sh")},
 		"qsidecar work persistent": {nil, []string{kit.Binary, "work", "folder", "--persistent", "--", "sh", "persist.sh"}},
+		"node":                     {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, node},
+		"node with threads":        {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, append(slices.Clip(node), "--threads", "1")},
 		"python":                   {nil, python},
 		"python with processes":    {nil, append(slices.Clip(python), "--processes")},
 		"ruby":                     {gems, append(slices.Clip(ruby), "jobs.rb")},

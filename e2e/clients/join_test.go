@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestWorkersJoin runs the four workers on a sidecar on which 300 other connections settle in one commit, and then none.
+// TestWorkersJoin runs the workers on a sidecar on which 300 other connections settle in one commit, and then none.
 // While replies to claims have join, a worker sends its ack with the next claim. Before and after, it acks behind.
 func TestWorkersJoin(t *testing.T) {
 	for name, start := range clientlib.Workers {

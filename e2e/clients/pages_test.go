@@ -71,7 +71,7 @@ type pageStep struct {
 
 // interpreters run the languages of a page's blocks.
 var interpreters = map[string]string{
-	"python": "python3 -", "ruby": "ruby -", "php": "php", "sql": `psql -q -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
+	"js": "node --input-type=module -", "python": "python3 -", "ruby": "ruby -", "php": "php", "sql": `psql -q -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
 }
 
 const (

@@ -40,6 +40,12 @@ var payloadClients = map[string]struct {
 	enqueue func(t *testing.T, sc *kit.Sidecar, queues []string)
 	read    func(t *testing.T, sc *kit.Sidecar, queues []string) []payloadRead
 }{
+	"node": {
+		func(t *testing.T, sc *kit.Sidecar, queues []string) { payloadScript(t, sc, "node", "enqueue", queues) },
+		func(t *testing.T, sc *kit.Sidecar, queues []string) []payloadRead {
+			return payloadScript(t, sc, "node", "read", queues)
+		},
+	},
 	"python": {
 		func(t *testing.T, sc *kit.Sidecar, queues []string) {
 			payloadScript(t, sc, "python3", "enqueue", queues)
@@ -115,10 +121,7 @@ func TestPayloadsOfAllClients(t *testing.T) {
 // payloadScript runs testdata/payloads of an interpreter.
 func payloadScript(t *testing.T, sc *kit.Sidecar, interpreter, what string, queues []string) (read []payloadRead) {
 	t.Helper()
-	file := "testdata/payloads.rb"
-	if interpreter == "python3" {
-		file = "testdata/payloads.py"
-	}
+	file := "testdata/payloads." + map[string]string{"node": "js", "python3": "py", "ruby": "rb"}[interpreter]
 	cmd := exec.CommandContext(testwait.Context(t), interpreter, append([]string{file, what}, queues...)...)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONPATH="+clientlib.PythonPackage, "RUBYLIB="+kit.Path("clients/ruby/lib"), "LANG=C.UTF-8")
 	cmd.Stderr = os.Stderr

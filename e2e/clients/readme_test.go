@@ -56,7 +56,7 @@ func TestShellOneJob(t *testing.T) {
 func TestOneVersion(t *testing.T) {
 	t.Parallel()
 	versions := map[string]string{}
-	for file, pattern := range map[string]string{"clients/python/pyproject.toml": `(?m)^version = "(.*)"`, "clients/ruby/lib/qsidecar.rb": `VERSION = "(.*)"`} {
+	for file, pattern := range map[string]string{"clients/python/pyproject.toml": `(?m)^version = "(.*)"`, "clients/ruby/lib/qsidecar.rb": `VERSION = "(.*)"`, "clients/node/package.json": `"version": "(.*)"`} {
 		text, err := os.ReadFile(kit.Path(file))
 		if err != nil {
 			t.Fatal(err)

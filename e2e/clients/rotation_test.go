@@ -27,6 +27,8 @@ func TestSecondQueueIsServed(t *testing.T) {
 	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "1", "--drain"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work"), "-c", "1", "--drain"}
 	files := map[string]string{
+		"jobs.js": "const { appendFileSync } = require('node:fs')\nconst { Worker } = require(process.env.QSIDECAR_PACKAGE)\n" +
+			"const work = (job) => appendFileSync(process.env.WORKER_LOG, job.queue + '\\n')\nmodule.exports = new Worker({full: work, rare: work})\n",
 		"jobs.py": "import os, qsidecar\napp = qsidecar.App()\ndef work(job):\n    with open(os.environ['WORKER_LOG'], 'a') as f:\n" +
 			"        print(job.queue, file=f)\napp.job('full')(work)\napp.job('rare')(work)\n",
 		"jobs.rb": "worker = Qsidecar::Worker.new\n%w[full rare].each { |q| worker.job(q) { |job| File.write(ENV.fetch(\"WORKER_LOG\"), \"#{job.queue}\\n\", mode: \"a\") } }\n",
@@ -35,6 +37,7 @@ func TestSecondQueueIsServed(t *testing.T) {
 		"qsidecar work": {nil, []string{kit.Binary, "work", "full", "rare", "--drain"}},
 		"python":        {nil, python},
 		"ruby":          {gems, ruby},
+		"node":          {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, clientlib.NodeProgram(t, "work", "jobs.js", "-j", "1", "--drain")},
 	} {
 		for _, order := range []string{"", "rotate", "strict"} {
 			t.Run(name+" "+order, func(t *testing.T) {

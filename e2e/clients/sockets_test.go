@@ -22,6 +22,7 @@ import (
 // socket, in order. They run in a folder with copies of the clients.
 func socketLists() map[string][]string {
 	return map[string][]string{
+		"node":   {"node", "-e", "console.log(...require('./node/lib/wire.js').sockets())"},
 		"python": {"python3", "-c", "from qsidecar._wire import sockets\nprint(*sockets())"},
 		"ruby":   {"ruby", "-r", "qsidecar", "-e", "puts Qsidecar::Connection.sockets"},
 		"shell":  {"sh", "-c", ". shell/qsidecar.sh && _qsidecar_sockets"},
@@ -34,7 +35,7 @@ func socketLists() map[string][]string {
 // the same paths, as a user other than root.
 func TestSocketsAreTriedInOneOrder(t *testing.T) {
 	dir := kit.NewSite(t).Dir
-	for _, folder := range []string{"python", "ruby", "shell", "examples"} { // the checkout can be closed to another user
+	for _, folder := range []string{"node", "python", "ruby", "shell", "examples"} { // the checkout can be closed to another user
 		command(t, "cp", "-R", kit.Path("clients/"+folder), dir)
 	}
 	state := filepath.Join(dir, "own", "qsidecar")
@@ -175,7 +176,7 @@ func TestClosedSocketIsPassedOver(t *testing.T) {
 		t.Skip("only root can close a directory to its clients")
 	}
 	s := kit.NewSite(t)
-	for _, folder := range []string{"python", "ruby", "shell", "examples"} {
+	for _, folder := range []string{"node", "python", "ruby", "shell", "examples"} {
 		command(t, "cp", "-R", kit.Path("clients/"+folder), s.Dir)
 	}
 	closed := filepath.Join(s.Dir, "run", "qsidecar")
@@ -194,6 +195,7 @@ func TestClosedSocketIsPassedOver(t *testing.T) {
 	a.Socket = socket
 	a.Start()
 	clients := map[string][]string{
+		"node":    {"node", "-e", "const c = new (require('./node').Client)(); c.enqueue('q', 'x')"},
 		"python":  {"python3", "-c", "from qsidecar import Client\nClient().enqueue('q', 'x')"},
 		"ruby":    {"ruby", "-r", "qsidecar", "-e", "Qsidecar::Client.new.enqueue('q', 'x')"},
 		"shell":   {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},

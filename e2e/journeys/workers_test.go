@@ -15,6 +15,7 @@ func TestWorkers(t *testing.T) {
 	a := s.Start("a")
 	for name, start := range map[string]func(t *testing.T) *clientlib.Worker{
 		"go":     func(t *testing.T) *clientlib.Worker { return clientlib.GoWorker(t, a) },
+		"node":   func(t *testing.T) *clientlib.Worker { return clientlib.NodeWorker(t, a, nil) },
 		"python": func(t *testing.T) *clientlib.Worker { return clientlib.PythonWorker(t, a, nil) },
 		"ruby":   func(t *testing.T) *clientlib.Worker { return clientlib.RubyWorker(t, a, nil, "-c", "8") },
 	} {

@@ -196,6 +196,39 @@ func TestReleaseArchives(t *testing.T) {
 	}
 }
 
+// TestReleaseNodePackage checks that the npm package of the Node client works where nothing else is installed.
+func TestReleaseNodePackage(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages, err := filepath.Glob(filepath.Join(r.dist(), "qsidecar-node-*.tgz"))
+	if err != nil || len(packages) != 1 {
+		t.Fatalf("the release has the packages %v (%v), want one", packages, err)
+	}
+	dir := filepath.Join(t.TempDir(), "node_modules", "qsidecar")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := runIn(dir, nil, "tar", "-xzf", packages[0], "--strip-components=1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"LICENSE", "README.md", "index.d.ts", "index.d.mts"} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || len(text) == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	home := filepath.Dir(filepath.Dir(dir))
+	if err := errors.Join(
+		runIn(home, nil, "node", "-e", "new (require('qsidecar').Client)()"),
+		runIn(home, nil, "node", "--input-type=module", "-e", "import { Client } from 'qsidecar'; new Client()"),
+		runIn(home, nil, filepath.Join(dir, "bin", "qsidecar-node.js"), "--help"),
+	); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReleasedPages checks that Debian's package contains the files that the README links to, as
 // the archives do.
 func TestReleasedPages(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -32,7 +33,7 @@ func browse(t *testing.T, s *kit.Site, input map[string]any, scenarios ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules, err := nodePackages()
+	modules, err := clientlib.NpmPackages(kit.Path("e2e/web"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ var pages = map[string]func(root string) (string, error){
 	"config": configPage,
 	"tables": tablesPage,
 	"go":     goPage,
+	"node":   func(root string) (string, error) { return script(root, "node", "scripts/reference/node.js") },
 	"python": func(root string) (string, error) { return script(root, "python3", "scripts/reference/python.py") },
 	"ruby":   func(root string) (string, error) { return script(root, "ruby", "scripts/reference/ruby.rb") },
 }

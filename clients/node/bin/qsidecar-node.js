@@ -1,0 +1,117 @@
+#!/usr/bin/env node
+'use strict'
+
+const { existsSync } = require('node:fs')
+const path = require('node:path')
+const { pathToFileURL } = require('node:url')
+const { parseArgs } = require('node:util')
+
+const { ORDERS } = require('../lib/client.js')
+const { ACKS, exitCode } = require('../lib/worker.js')
+
+const HELP = `usage: qsidecar-node work FILE [OPTIONS]
+
+Works the jobs of the Worker that FILE exports as its default, until SIGTERM, which lets the jobs under way finish.
+
+  -j, --concurrency N   so many jobs at once (default: 8, or the worker's option)
+  -q, --queue NAME[=N]  work this queue of the worker, with N jobs at once of its own; can be repeated
+                        (default: all, which share -j)
+  --threads N           run the jobs in N threads, for jobs that compute
+  --drain               end when nothing is ready and the own jobs are done
+  --order ORDER         rotate: queues that share -j take turns; strict: in their order (default: rotate)
+  --ack behind|sync     sync: wait for each ack before the next job (default: behind)
+  -h, --help            print this text
+
+Exit codes: 0 it was stopped or has drained, 1 it cannot go on, 2 wrong arguments, 5 (--drain) no sidecar answers, or
+its database is away.
+`
+
+class Usage extends Error {}
+
+function count(name, value) {
+  if (value === undefined) return undefined
+  if (!/^[1-9][0-9]{0,4}$/.test(value)) throw new Usage(`${name} is ${value}, must be a number from 1 on`)
+  return Number(value)
+}
+
+function queuesOf(given) {
+  if (given === undefined) return undefined
+  return Object.fromEntries(
+    given.map((each) => {
+      const [, name, number] = /^([^=]+)(?:=(.*))?$/.exec(each) ?? []
+      if (name === undefined) throw new Usage(`--queue is ${each}, must be a queue, or a queue and how many of its jobs run at once: mail=8`)
+      return [name, count(`--queue ${name}`, number)]
+    }),
+  )
+}
+
+function parsed(args) {
+  let found
+  try {
+    found = parseArgs({
+      args,
+      allowPositionals: true,
+      options: {
+        concurrency: { type: 'string', short: 'j' },
+        queue: { type: 'string', short: 'q', multiple: true },
+        threads: { type: 'string' },
+        drain: { type: 'boolean' },
+        ack: { type: 'string' },
+        order: { type: 'string' },
+        help: { type: 'boolean', short: 'h' },
+      },
+    })
+  } catch (e) {
+    throw new Usage(e.message)
+  }
+  const { values, positionals } = found
+  if (values.help) return { help: true }
+  const [command, file, ...more] = positionals
+  if (command !== 'work' || file === undefined || more.length > 0) throw new Usage('name the file of the worker: qsidecar-node work ./worker.js')
+  if (values.ack !== undefined && !ACKS.includes(values.ack)) throw new Usage(`--ack is ${values.ack}, must be one of ${ACKS.join(', ')}`)
+  if (values.order !== undefined && !ORDERS.includes(values.order)) throw new Usage(`--order is ${values.order}, must be one of ${ORDERS.join(', ')}`)
+  const chosen = {
+    concurrency: count('--concurrency', values.concurrency),
+    queues: queuesOf(values.queue),
+    threads: count('--threads', values.threads),
+    drain: values.drain,
+    ack: values.ack,
+    order: values.order,
+  }
+  return { file, chosen: Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined)) }
+}
+
+const line = (level) => (text) => process.stderr.write(`${new Date().toISOString()} ${level} ${text}\n`)
+const logger = { info: line('info'), warn: line('warn'), error: line('error') }
+
+async function main() {
+  const { help, file, chosen } = parsed(process.argv.slice(2))
+  if (help) return void process.stdout.write(HELP)
+  const full = path.resolve(file)
+  if (!existsSync(full)) throw new Usage(`there is no file ${full}`)
+  const module = pathToFileURL(full).href
+  const loaded = await import(module)
+  const worker = loaded.default
+  if (typeof worker?.run !== 'function' || !(worker.jobs instanceof Map)) {
+    throw new Usage(`${file} doesn't export a Worker as its default: write "export default new Worker({...})", or module.exports = new Worker({...})`)
+  }
+  try {
+    worker._shares(chosen)
+  } catch (e) {
+    throw new Usage(e.message)
+  }
+  await worker.run({ logger, module, ...chosen })
+}
+
+main().then(
+  () => process.exit(0), // although the worker's module has connections or timers of its own
+  (error) => {
+    if (error instanceof Usage) {
+      process.stderr.write(`qsidecar-node: ${error.message}\n`)
+      process.exit(2)
+    }
+    const expected = typeof error?.code === 'string' && error.constructor.code !== undefined
+    process.stderr.write(`qsidecar-node: ${expected ? error.message : (error?.stack ?? error)}\n`)
+    process.exit(exitCode(error))
+  },
+)

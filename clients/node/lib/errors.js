@@ -1,0 +1,85 @@
+'use strict'
+// The errors of this package: one class for each code of the protocol, and the client's own.
+
+class QsidecarError extends Error {
+  constructor(message, options) {
+    super(message, options)
+    this.code = this.constructor.code
+  }
+
+  get name() {
+    return this.constructor.name
+  }
+}
+QsidecarError.code = 'error'
+
+class NotConnected extends QsidecarError {}
+NotConnected.code = 'not_connected'
+
+class Closed extends QsidecarError {}
+Closed.code = 'closed'
+
+class SettledOrLost extends QsidecarError {
+  constructor(op, leases) {
+    super(
+      `${op}: sent twice, because no answer came to the first try; ` +
+        `${leases.length} of its leases were settled by that, or had been lost`,
+    )
+    this.op = op
+    // Not enumerable, because a lease is the right to settle and must not be logged.
+    Object.defineProperty(this, 'leases', { value: leases })
+  }
+}
+SettledOrLost.code = 'settled_or_lost'
+
+class SidecarError extends QsidecarError {
+  constructor(message, { code, field, index, retryMs } = {}) {
+    const where = [field !== undefined && `field ${field}`, index !== undefined && `index ${index}`].filter(Boolean)
+    super(message)
+    if (code !== undefined) this.code = code
+    this.field = field
+    this.index = index
+    this.retryMs = retryMs
+    this.message = `${message} (${[this.code, ...where].join(', ')})`
+  }
+}
+SidecarError.code = 'internal'
+
+const classes = {}
+const reported = {
+  BadFrame: 'bad_frame',
+  BadRequest: 'bad_request',
+  TooLarge: 'too_large',
+  UnknownOp: 'unknown_op',
+  UnknownQueue: 'unknown_queue',
+  Forbidden: 'forbidden',
+  Unsupported: 'unsupported',
+  LeaseLost: 'lease_lost',
+  Busy: 'busy',
+  Draining: 'draining',
+  Unavailable: 'unavailable',
+  UnknownOutcome: 'unknown_outcome',
+  Internal: 'internal',
+}
+const byCode = {}
+for (const [name, code] of Object.entries(reported)) {
+  classes[name] = { [name]: class extends SidecarError {} }[name]
+  classes[name].code = code
+  byCode[code] = classes[name]
+}
+
+/** Returns the error for the map `error` of a reply. A code of a later version is an Internal. */
+function fromWire(fields) {
+  const code = String(fields?.code ?? 'internal')
+  const error = new (byCode[code] ?? classes.Internal)(String(fields?.message ?? ''), {
+    code,
+    field: fields?.field,
+    index: fields?.index,
+    retryMs: fields?.retry_ms,
+  })
+  // The sidecar's connection to the database broke. Otherwise the reply did not arrive.
+  if (error instanceof classes.UnknownOutcome) error.reported = true
+  return error
+}
+
+module.exports = { QsidecarError, NotConnected, Closed, SettledOrLost, SidecarError, ...classes, fromWire }

@@ -1,0 +1,254 @@
+'use strict'
+
+const assert = require('node:assert/strict')
+const net = require('node:net')
+const path = require('node:path')
+const { test } = require('node:test')
+
+const qsidecar = require('..')
+const { Client, NotConnected, LeaseLost, TooLarge, UnknownOutcome } = qsidecar
+const { queueName, client, folder, run, deferred, quiet } = require('./helpers')
+
+test('a job is enqueued, claimed and acked', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const stored = await c.enqueue(queue, { to: 'ada' }, { key: 'k', priority: 3, headers: { lang: 'en' }, maxAttempts: 4, timeoutMs: 60_000 })
+  assert.deepEqual(await c.enqueue(queue, {}, { key: 'k' }), { id: stored.id, duplicate: true, state: 'ready' })
+  const [job] = await c.claim(queue)
+  assert.deepEqual(job.payload, { to: 'ada' })
+  assert.deepEqual([job.id, job.priority, job.headers, job.key, job.attempt, job.maxAttempts, job.timeoutMs], [stored.id, 3, { lang: 'en' }, 'k', 1, 4, 60_000])
+  assert.ok(job.enqueuedAt instanceof Date && job.fence > 0)
+  await job.ack()
+  assert.ok(job.settled)
+  await assert.rejects(job.ack(), LeaseLost)
+  assert.deepEqual(await c.claim(queue), [])
+})
+
+test('payloads: JSON values, bytes, nothing', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const values = ['Zoë \ud83d\ude00 \u0000', 17, null, [1, { a: null }], true]
+  for (const value of values) await c.enqueue(queue, value)
+  for (const value of values) {
+    const [job] = await c.claim(queue)
+    assert.deepEqual(job.payload, value)
+    await job.ack()
+  }
+  for (const bytes of [Buffer.from([0xff, 0, 0xfe]), new Uint8Array([104, 105]), Buffer.alloc(0)]) {
+    await c.enqueue(queue, bytes)
+    const [job] = await c.claim(queue)
+    assert.deepEqual(job.raw, Buffer.from(bytes))
+    if (bytes.length > 0) assert.throws(() => job.payload, { name: 'TypeError', message: /isn't JSON.*job\.raw has its bytes/ })
+    await job.ack()
+  }
+})
+
+test('wrong arguments name the argument, and nothing is sent', async (t) => {
+  const c = new Client({ socket: '/nowhere/x.sock' }) // a call that is sent fails with NotConnected
+  const wrong = [
+    [() => c.enqueue(), /queue is undefined, must be a string/],
+    [() => c.enqueue('q', 1, { delay: 5 }), /there is no option delay; the options are .*delayMs/],
+    [() => c.enqueue('q', 1, { delayMs: -1 }), /delayMs is -1, must be a number of milliseconds from 0/],
+    [() => c.enqueue('q', 1, { delayMs: '5' }), /delayMs is '5'/],
+    [() => c.enqueue('q', 1, { runAt: 'tomorrow' }), /runAt is 'tomorrow', must be a Date/],
+    [() => c.enqueue('q', 1, { priority: 1.5 }), /priority is 1.5, must be an integer/],
+    [() => c.enqueue('q', 1, { headers: { n: 1 } }), /headers\.n is 1, must be a string/],
+    [() => c.enqueue('q', Promise.resolve(1)), /payload is a promise: await it/],
+    [() => c.enqueue('q', new Map()), /payload is a Map/],
+    [() => c.enqueue('q', new Float64Array(1)), /pass bytes as a Buffer/],
+    [() => c.enqueue('q', NaN), /payload is NaN/],
+    [() => c.enqueue('q', () => {}), /isn't a JSON value/],
+    [() => c.enqueue('q', 1n), /BigInt/],
+    [() => c.enqueueMany({ queue: 'q' }), /pass a list of jobs/],
+    [() => c.enqueueMany([{ queue: 'q' }, { queue: 7 }]), /job 1: queue is 7/],
+    [() => c.enqueueMany([{ queue: 'q', data: 7 }]), /job 0: there is no option data/],
+    [() => c.enqueueMany(Array(1001).fill({ queue: 'q' })), /1001 jobs; one transaction takes 1000/],
+    [() => c.claim(), /queues is undefined/],
+    [() => c.claim(['q', 5]), /queues\[1\] is 5/],
+    [() => c.claim('q', { max: 0 }), /max is 0/],
+    [() => c.claim('q', { leaseMs: 5 }), /leaseMs is 5, must be a number of milliseconds from 1000/],
+    [() => c.peek({ state: 'gone' }), /state is 'gone'/],
+    [() => c.request('claim', {}), /the client itself sends claim/],
+    [() => c.nackMany('x'), /pass a list of jobs that were claimed/],
+  ]
+  for (const [call, message] of wrong) {
+    await assert.rejects(async () => call(), (e) => (assert.match(e.message, message), e instanceof TypeError || e instanceof RangeError))
+  }
+  assert.throws(() => new Client('/run/x.sock'), /pass the options as an object/)
+  assert.throws(() => new Client({ onLost: 1 }), /onLost is 1, must be a function/)
+})
+
+test('nack, extend, followUp, results and the lists', async (t) => {
+  const c = client(t)
+  const [queue, next] = [queueName(), queueName()]
+  const many = await c.enqueueMany([1, 2, 3].map((payload) => ({ queue, payload })))
+  assert.equal(many.length, 3)
+  const [a, b, d] = await c.claim(queue, { max: 3 })
+  await a.nack(new Error('no \0 such \ud800 address'), { delayMs: 60_000 })
+  a.lost = false
+  const [info] = await c.peek({ queue, ids: [a.id] })
+  assert.equal(info.state, 'scheduled')
+  assert.match(info.errors[0].message, /^Error: no \\0 such \ufffd address\n +at /)
+  assert.ok(info.errors[0].at instanceof Date && info.runAt instanceof Date)
+  b.followUp(next, { from: b.id }, { delayMs: 0 })
+  const more = await b.ack({ enqueue: [{ queue: next, payload: 2 }] })
+  assert.equal(more.length, 2)
+  await d.extend({ leaseMs: 60_000 })
+  assert.deepEqual(await c.ackMany([d, b]), [b])
+  assert.equal((await c.stats(next))[0].ready, 2)
+  assert.equal(await c.purge(next, 'ready'), 2)
+  assert.equal(await c.change(queue, [a.id], { delayMs: 0 }), 1)
+  assert.equal(await c.delete(queue, [a.id]), 1)
+  await c.pause(queue)
+  assert.ok((await c.stats(queue))[0].paused)
+  await c.resume(queue)
+  const [kept] = await (async () => (await c.enqueue('kept', 1), c.claim('kept')))()
+  await kept.ack({ result: { n: 1 } })
+  assert.equal(String((await c.peek({ queue: 'kept', ids: [kept.id] }))[0].result), '{"n":1}')
+  await c.purge('kept', 'done')
+  assert.equal((await c.request('ping')).ok, undefined)
+})
+
+test('a claim ends with its signal, and gives back what comes late', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const abort = new AbortController()
+  const waiting = c.claim(queue, { waitMs: 3_600_000, signal: abort.signal })
+  await c.ping() // the claim was sent before
+  abort.abort(new Error('enough'))
+  await assert.rejects(waiting, /enough/)
+  await assert.rejects(c.claim(queue, { signal: abort.signal }), /enough/)
+  await c.enqueue(queue, 1)
+  const [job] = await c.claim(queue, { waitMs: 3_600_000 })
+  assert.equal(job.attempt, 1)
+  await job.ack()
+})
+
+test('jobs iterates until the signal is aborted', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueueMany([1, 2, 3].map((payload) => ({ queue, payload })))
+  const abort = new AbortController()
+  const seen = []
+  for await (const job of c.jobs(queue, { signal: abort.signal })) {
+    seen.push(job.payload)
+    await job.ack()
+    if (seen.length === 3) setImmediate(() => abort.abort()) // while the next claim waits
+  }
+  assert.deepEqual(seen, [1, 2, 3])
+})
+
+test('a lost lease aborts the signal of its job and calls onLost', async (t) => {
+  const lost = deferred()
+  const c = client(t, { onLost: (jobs) => { lost.resolve(jobs); throw new Error('of the hook') } })
+  const queue = queueName()
+  const { id } = await c.enqueue(queue, 1)
+  const [job] = await c.claim(queue)
+  const aborted = deferred()
+  job.signal.addEventListener('abort', () => aborted.resolve(job.signal.reason))
+  assert.equal(await client(t).reclaim(queue, [id]), 1)
+  assert.ok((await aborted.promise) instanceof LeaseLost)
+  assert.deepEqual(await lost.promise, [job])
+  assert.ok(job.lost)
+  await assert.rejects(job.ack(), LeaseLost)
+})
+
+test('close returns the jobs without using up an attempt, and a client that waits for nothing lets the process end', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueue(queue, 1)
+  const other = client(t)
+  await other.claim(queue)
+  await other.close()
+  await assert.rejects(async () => other.ping(), qsidecar.Closed)
+  assert.equal((await c.claim(queue, { waitMs: 60_000 }))[0].attempt, 1)
+  const program = `const c = new (require(process.env.QSIDECAR_PACKAGE).Client)({requestTimeoutMs: 120000}); c.enqueue('${queue}', 1).then(() => console.log('stored'))`
+  assert.deepEqual(await run(t, program), { code: 0, signal: null, output: 'stored\n' })
+})
+
+test('a call of a closed client leaves no timer', async (t) => {
+  const program = `
+    const c = new (require(process.env.QSIDECAR_PACKAGE).Client)({requestTimeoutMs: 2 ** 31})
+    c.close().then(() => c.ping()).catch((e) => console.log(e.code, process.getActiveResourcesInfo().includes('Timeout')))
+      .finally(() => setImmediate(() => process.exit()))`
+  assert.deepEqual(await run(t, program), { code: 0, signal: null, output: 'closed false\n' })
+})
+
+test('a call while the process exits throws at once', async (t) => {
+  const program = `
+    const { Client, Closed } = require(process.env.QSIDECAR_PACKAGE)
+    const c = new Client({requestTimeoutMs: 120000})
+    process.on('exit', () => {
+      try { c.enqueue('q', 1) } catch (e) { console.log(e instanceof Closed, e.message) }
+    })
+    c.ping()`
+  const { code, output } = await run(t, program)
+  assert.equal(code, 0)
+  assert.match(output, /^true enqueue was not sent: the process exits/)
+})
+
+test('an error lists the paths, and QSIDECAR_ENQUEUE_TIMEOUT must be a number', async (t) => {
+  const dir = folder(t)
+  const c = new Client({ socket: path.join(dir, 'no.sock'), logger: quiet })
+  await assert.rejects(c.ping(), (e) => e instanceof NotConnected && e.code === 'not_connected' && e.message.includes(path.join(dir, 'no.sock')))
+  await assert.rejects(new Client({ socket: path.join(dir, 'x'.repeat(200)) }).ping(), /ENAMETOOLONG/)
+  const before = process.env.QSIDECAR_ENQUEUE_TIMEOUT
+  process.env.QSIDECAR_ENQUEUE_TIMEOUT = 'soon'
+  await assert.rejects(c.enqueue('q', 1), /QSIDECAR_ENQUEUE_TIMEOUT=soon isn't a number of seconds/)
+  if (before === undefined) delete process.env.QSIDECAR_ENQUEUE_TIMEOUT
+  else process.env.QSIDECAR_ENQUEUE_TIMEOUT = before
+})
+
+test('a request over the limits is not sent', async (t) => {
+  const c = client(t)
+  await c.ping()
+  await assert.rejects(c.enqueue(queueName(), Buffer.alloc(40 << 20, 'x')), TooLarge)
+  await c.ping()
+})
+
+/** Returns a server that answers hello and then reads nothing more. */
+async function stalled(t) {
+  const file = path.join(folder(t), 's.sock')
+  const sockets = []
+  const server = net.createServer((socket) => {
+    sockets.push(socket)
+    socket.once('data', () => {
+      socket.write('{"id":0,"ok":true,"max_frame":67108864}\n')
+      socket.pause()
+    })
+    socket.on('error', () => {})
+  })
+  await new Promise((resolve) => server.listen(file, resolve))
+  t.after(() => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+  })
+  return { file, sockets }
+}
+
+test('the time limit includes writing to a sidecar that does not read', async (t) => {
+  const { file, sockets } = await stalled(t)
+  const c = new Client({ socket: file, logger: quiet })
+  t.after(() => c._session.end())
+  // Half of this frame fits into the socket. It was not sent, because the client closes the connection.
+  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), NotConnected)
+  // A small frame is in the socket, so the sidecar can read it later.
+  await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), UnknownOutcome)
+  assert.equal(sockets.length, 2)
+})
+
+test('import and require have the same names and objects', async () => {
+  const esm = await import('../index.mjs')
+  for (const [name, value] of Object.entries(qsidecar)) assert.equal(esm[name], value, name)
+  assert.deepEqual(Object.keys(esm).filter((name) => name !== 'default').sort(), Object.keys(qsidecar).sort())
+})
+
+test('logs and console.log do not show leases', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueue(queue, 1)
+  const [job] = await c.claim(queue)
+  assert.ok(!require('node:util').inspect(job, { depth: 5 }).includes(job.lease))
+  assert.ok(!JSON.stringify(job).includes(job.lease) && !String(job).includes(job.lease))
+  await job.ack()
+})

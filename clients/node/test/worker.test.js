@@ -1,0 +1,337 @@
+'use strict'
+
+const assert = require('node:assert/strict')
+const fs = require('node:fs')
+const path = require('node:path')
+const { test } = require('node:test')
+const { once } = require('node:events')
+
+const { Behind } = require('../lib/behind')
+const { Client, Dead, Retry, Snooze, Worker, testing } = require('..')
+const { PACKAGE, queueName, client, folder, node, deferred, quiet } = require('./helpers')
+
+const PROGRAM = path.join(PACKAGE, 'bin', 'qsidecar-node.js')
+
+/** Runs a worker until it has drained, and returns what it logged. */
+async function drain(handlers, options = {}, run = {}) {
+  const lines = []
+  const log = (line) => lines.push(line)
+  const worker = new Worker(handlers, { requestTimeoutMs: 120_000, logger: { info: log, warn: log, error: log }, signals: false, ...options })
+  await worker.run({ drain: true, ...run })
+  return lines.join('\n')
+}
+
+test('outcomes: Retry, Snooze, Dead, other errors, and what the job keeps', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const outcomes = {
+    retry: () => { throw new Retry('full', { delayMs: 3_600_000 }) },
+    snooze: () => { throw new Snooze('later', { delayMs: 3_600_000 }) },
+    dead: async () => { throw new Dead('no such picture') },
+    error: async () => { throw new RangeError('seven') },
+    text: () => { throw 'only a text' },
+    nothing: () => { throw undefined },
+    array: () => [Promise.resolve(1)],
+    lazy: () => (function* () {})(),
+    function: () => () => {},
+    big: () => 1n,
+  }
+  const ids = {}
+  for (const name of Object.keys(outcomes)) ids[name] = (await c.enqueue(queue, name, { maxAttempts: name === 'retry' ? 2 : 1 })).id
+  const log = await drain({ [queue]: { result: true, run: (job) => outcomes[job.payload]() } })
+  const state = {}
+  for (const [name, id] of Object.entries(ids)) {
+    const [job] = await c.peek({ queue, ids: [id] })
+    state[name] = [job.state, job.errors[0]?.message.split('\n')[0]]
+  }
+  assert.deepEqual(state, {
+    retry: ['scheduled', 'full'],
+    snooze: ['scheduled', undefined],
+    dead: ['dead', 'no such picture'],
+    error: ['dead', 'RangeError: seven'],
+    text: ['dead', 'only a text'],
+    nothing: ['dead', 'thrown: undefined'],
+    array: ['dead', 'TypeError: the function returned a promise in a list: wait for it, with Promise.all for example'],
+    lazy: ['dead', 'TypeError: the function returned a generator, which has not run: its work was not done'],
+    function: ['dead', 'TypeError: the function returned a function, which has not run: its work was not done'],
+    big: ['dead', 'TypeError: Do not know how to serialize a BigInt'],
+  })
+  assert.match(log, /its outcome was refused, so the attempt has failed: TypeError: Do not know/)
+})
+
+test('an error that no function catches fails its own job only', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const stored = await c.enqueueMany(['timer', 'promise', 'good'].map((payload) => ({ queue, payload, maxAttempts: 1 })))
+  const dir = folder(t, {
+    'worker.js': `
+      const { Client, Worker } = require(process.env.QSIDECAR_PACKAGE)
+      module.exports = new Worker({ '${queue}': async (job) => {
+        if (job.payload === 'timer') setTimeout(() => { throw new Error('in a timer') })
+        if (job.payload === 'promise') Promise.reject(new Error('not awaited'))
+        if (job.payload !== 'good') return new Promise(() => {}) // never ends by itself
+        while ((await new Client().stats('${queue}'))[0].dead < 2);
+      }})`,
+  })
+  const { code, output } = await node(t, [PROGRAM, 'work', path.join(dir, 'worker.js'), '--drain']).ended
+  assert.equal(code, 0, output)
+  const errors = (await c.peek({ queue, ids: stored.map(({ id }) => id) })).map((job) => job.errors[0].message.split('\n')[0])
+  assert.deepEqual(errors.sort(), ['Error: in a timer', 'Error: not awaited'])
+})
+
+test('hooks run before and after the function, and their errors fail the job', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueueMany([1, 2, 3].map((payload) => ({ queue, payload, maxAttempts: 1 })))
+  const calls = []
+  await drain(
+    { [queue]: (job) => { calls.push(`run ${job.payload}`) } },
+    {
+      concurrency: 1,
+      before: (job) => { if (job.payload === 2) throw new Error('before') },
+      after: async (job, error) => { calls.push(`after ${job.payload} ${error?.message}`); if (job.payload === 3) throw new Error('after') },
+    },
+  )
+  assert.deepEqual(calls, ['run 1', 'after 1 undefined', 'after 2 before', 'run 3', 'after 3 undefined'])
+  assert.equal((await c.stats(queue))[0].dead, 2)
+})
+
+for (const ack of ['behind', 'sync']) {
+  test(`so many jobs run at once, of each queue its own number (ack ${ack})`, async (t) => {
+    const c = client(t)
+    const [a, b] = [queueName(), queueName()]
+    await c.enqueueMany(Array.from({ length: 60 }, (_, i) => ({ queue: i % 2 ? a : b, payload: i })))
+    const now = { [a]: 0, [b]: 0 }
+    const most = { [a]: 0, [b]: 0 }
+    const run = async (job) => {
+      most[job.queue] = Math.max(most[job.queue], ++now[job.queue])
+      await new Promise(setImmediate)
+      now[job.queue]--
+    }
+    await drain({ [a]: run, [b]: run }, {}, { queues: { [a]: 3, [b]: null }, concurrency: 2, ack })
+    assert.deepEqual([now, most], [{ [a]: 0, [b]: 0 }, { [a]: 3, [b]: 2 }])
+    assert.deepEqual(await c.claim([a, b]), [])
+  })
+}
+
+test('drain works the jobs that its own acks store', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueue(queue, 5)
+  let ran = 0
+  await drain({ [queue]: (job) => { ran++; if (job.payload > 0) job.followUp(queue, job.payload - 1) } })
+  assert.equal(ran, 6)
+})
+
+test('no job begins while 32 are begun and not settled', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueueMany(Array.from({ length: 100 }, (_, payload) => ({ queue, payload })))
+  const worker = new Worker({ [queue]: () => { ran++ } }, { requestTimeoutMs: 120_000, logger: quiet, signals: false })
+  let ran = 0
+  await worker.client.ping()
+  const session = worker.client._session
+  const handle = session.wire.onMessage
+  const held = []
+  const full = deferred()
+  // Replies to acks wait, and those to claims don't.
+  session.wire.onMessage = (message) => {
+    if (message.acked === undefined || held === undefined) return handle(message)
+    held.push(message)
+    if (held.length === 32) full.resolve()
+  }
+  const running = worker.run()
+  await full.promise
+  await worker.client.ping() // replies to claims that came before are handled
+  await new Promise(setImmediate)
+  assert.equal(ran, 32)
+  session.wire.onMessage = handle
+  held.forEach(handle)
+  const client2 = client(t)
+  while ((await client2.stats(queue)).some((q) => q.ready + q.claimed > 0)) await new Promise(setImmediate)
+  worker.stop()
+  await running
+  assert.equal(ran, 100)
+})
+
+test('a wait to begin goes on if another job takes the place first', async () => {
+  const jobs = Array.from({ length: 35 }, (_, id) => ({ id }))
+  for (let turns = 0; turns < 8; turns++) {
+    const behind = new Behind({}, 1, () => false, quiet)
+    for (const job of jobs.slice(0, 32)) await behind.begin(job)
+    const can = behind.canBegin()
+    behind.leave(jobs[0])
+    for (let i = 0; i < turns; i++) await undefined
+    const begun = []
+    const begin = async (job) => (assert.ok(await behind.begin(job)), begun.push(job))
+    const begins = [begin(jobs[32]), begin(jobs[33])]
+    await new Promise(setImmediate)
+    assert.equal(begun.length, 1, `after ${turns} turns`)
+    behind.leave(jobs[1])
+    behind.leave(jobs[2])
+    assert.ok(await can, `after ${turns} turns`)
+    await Promise.all(begins)
+  }
+})
+
+test('wrong arguments of a worker', async () => {
+  assert.throws(() => new Worker(), /pass an object with a function for each queue/)
+  assert.throws(() => new Worker({}), /it has no queue/)
+  assert.throws(() => new Worker({ q: 5 }), /the function of the queue q must be a function/)
+  assert.throws(() => new Worker({ q: function* () {} }), /generator function/)
+  assert.throws(() => new Worker({ q() {} }, { concurency: 5 }), /there is no option concurency/)
+  assert.throws(() => new Worker({ q() {} }, { client: {} }), /must be a Client/)
+  assert.throws(() => new Worker({ q() {} }, { client: new Client(), socket: 'x' }), /pass a client, or socket/)
+  const worker = new Worker({ q() {} })
+  await assert.rejects(worker.run({ concurrency: 0 }), /concurrency is 0/)
+  await assert.rejects(worker.run({ queues: ['mail'] }), /no function for the queue 'mail', only for q/)
+  await assert.rejects(worker.run({ ack: 'later' }), /ack is 'later', must be one of behind, sync/)
+  await assert.rejects(worker.run({ order: 'random' }), /order is 'random', must be one of rotate, strict/)
+  await assert.rejects(worker.run({ threads: 2 }), /threads load the module/)
+  assert.throws(() => new Retry('x', { delay: 5 }), /there is no option delay/)
+})
+
+test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => {
+  const c = client(t)
+  const [queue, next] = [queueName(), queueName()]
+  const dir = folder(t, {
+    'worker.mjs': `
+      import { createRequire } from 'node:module'
+      const { Worker, Snooze } = createRequire(import.meta.url)(process.env.QSIDECAR_PACKAGE)
+      export default new Worker({ kept: { result: true, run: (job) => ({ n: job.payload }) }, '${queue}': async (job) => {
+        if (job.payload === 'exit') process.exit(3)
+        if (job.payload === 'snooze') throw new Snooze('later', { delayMs: 3600000 })
+        if (job.payload === 'error') throw new RangeError('seven')
+        if (job.payload === 'ack') await job.ack()
+        if (job.payload === 'lost') { job.followUp('${next}', 'begun'); console.log('computing'); while (!job.lost); console.log('lost') }
+        if (job.payload === 'next') job.followUp('${next}', 1)
+      }}, {concurrency: 8})`,
+  })
+  const ids = {}
+  for (const payload of ['exit', 'snooze', 'error', 'ack', 'next', 'lost']) ids[payload] = (await c.enqueue(queue, payload, { maxAttempts: 1 })).id
+  const kept = await c.enqueue('kept', 7)
+  const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.mjs'), '--threads', '2', '--drain'])
+  child.stdout.once('data', () => c.reclaim(queue, [ids.lost])) // it is delivered again
+  let computing = 0
+  child.stdout.on('data', (text) => {
+    computing += String(text).split('computing').length - 1
+    if (computing === 2) c.reclaim(queue, [ids.lost]).then(() => c.delete(queue, [ids.lost]))
+  })
+  const { code, output } = await ended
+  assert.equal(code, 0, output)
+  const state = {}
+  for (const job of await c.peek({ queue, ids: Object.values(ids) })) {
+    state[Object.keys(ids).find((name) => ids[name] === job.id)] = [job.state, job.errors[0]?.message.split('\n')[0]]
+  }
+  delete state.lost
+  assert.deepEqual(state, {
+    exit: ['dead', 'Error: the thread ended with the exit code 3'],
+    snooze: ['scheduled', undefined],
+    error: ['dead', 'RangeError: seven'],
+    ack: ['dead', 'QsidecarError: ack: in a thread, a job is settled by what its function returns or throws'],
+  })
+  assert.match(output, /computing[^]*lost/)
+  assert.deepEqual((await c.claim(next, { max: 10 })).map((job) => job.payload), [1])
+  assert.equal(String((await c.peek({ queue: 'kept', ids: [kept.id] }))[0].result), '{"n":7}')
+  await c.purge('kept', 'done')
+})
+
+test('threads that cannot load the module end the worker, and no attempt counts', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  await c.enqueueMany([1, 2, 3].map((payload) => ({ queue, payload })))
+  const dir = folder(t, {
+    'worker.js': `if (!require('node:worker_threads').isMainThread) throw new Error('not in a thread')
+      module.exports = new (require(process.env.QSIDECAR_PACKAGE).Worker)({'${queue}'() {}})`,
+  })
+  const { code, output } = await node(t, [PROGRAM, 'work', path.join(dir, 'worker.js'), '--threads', '2']).ended
+  assert.equal(code, 1, output)
+  assert.match(output, /a thread could not load .*: not in a thread/)
+  const jobs = []
+  while (jobs.length < 3) jobs.push(...(await c.claim(queue, { max: 3, waitMs: 60_000 })))
+  assert.deepEqual(jobs.map((job) => job.attempt), [1, 1, 1])
+})
+
+test('the program: wrong arguments, wrong files, no sidecar', async (t) => {
+  const dir = folder(t, {
+    'none.js': 'exports.worker = 1',
+    'broken.js': "require('./missing')",
+    'good.js': 'const {Worker} = require(process.env.QSIDECAR_PACKAGE); module.exports = new Worker({q() {}})',
+  })
+  const good = path.join(dir, 'good.js')
+  for (const [args, code, text] of [
+    [[], 2, /name the file of the worker/],
+    [['work', path.join(dir, 'no.js')], 2, /there is no file/],
+    [['work', path.join(dir, 'none.js')], 2, /doesn't export a Worker as its default/],
+    [['work', path.join(dir, 'broken.js')], 1, /Cannot find module '.\/missing'/],
+    [['work', good, '-j', '0'], 2, /--concurrency is 0, must be a number from 1 on/],
+    [['work', good, '--queue', 'mail'], 2, /no function for the queue 'mail'/],
+    [['work', good, '--queue', 'q=x'], 2, /--queue q is x/],
+    [['work', good, '--ack', 'no'], 2, /--ack is no, must be one of behind, sync/],
+    [['work', good, '--no-such'], 2, /Unknown option '--no-such'/],
+    [['work', good, '--drain'], 5, /no sidecar answers on .*no\.sock/],
+    [['--help'], 0, /usage: qsidecar-node work FILE/],
+  ]) {
+    const got = await node(t, [PROGRAM, ...args], { env: { QSIDECAR_SOCKET: path.join(dir, 'no.sock') } }).ended
+    assert.equal(got.code, code, `${args}: ${got.output}`)
+    assert.match(got.output, text)
+  }
+})
+
+test('an error outside of jobs ends the process, as without a worker', async (t) => {
+  const dir = folder(t, {
+    'worker.js': 'const {Worker} = require(process.env.QSIDECAR_PACKAGE); module.exports = new Worker({q() {}}); setTimeout(() => { throw new Error("from elsewhere") }, 1)',
+  })
+  const { code, output } = await node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')]).ended
+  assert.equal(code, 1, output)
+  assert.match(output, /Error: from elsewhere/)
+})
+
+test('a second signal ends the process at once', async (t) => {
+  const queue = queueName()
+  const c = client(t)
+  await c.enqueue(queue, 1)
+  const dir = folder(t, {
+    'worker.js': `const {Worker} = require(process.env.QSIDECAR_PACKAGE)
+      module.exports = new Worker({'${queue}'() { console.log('begun'); return new Promise(() => {}) }})`,
+  })
+  const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')])
+  await once(child.stdout, 'data')
+  child.kill('SIGTERM')
+  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1'));
+  child.kill('SIGINT')
+  assert.equal((await ended).code, 1)
+})
+
+test('testing.inline runs jobs at once, without a sidecar', async (t) => {
+  const client = new Client({ socket: '/nowhere/x.sock' })
+  const worker = new Worker(
+    {
+      mail: async (job) => { job.followUp('audit', `mailed ${job.payload.to}`); await job.ack() },
+      fails: () => { throw new Error('no') },
+    },
+    { client },
+  )
+  const did = testing.inline({ workers: [worker] })
+  t.after(() => did.restore())
+  assert.deepEqual(await client.enqueue('mail', { to: 'ada' }, { key: 'k' }), { id: 'inline-1', duplicate: false, state: undefined })
+  assert.deepEqual(await client.enqueue('mail', { to: 'bob' }, { key: 'k' }), { id: 'inline-1', duplicate: true, state: 'deleted' })
+  assert.deepEqual(did.jobs.map((done) => [done.queue, done.payload, done.ran]), [['mail', { to: 'ada' }, true], ['audit', 'mailed ada', false]])
+  await assert.rejects(client.enqueue('fails'), /no/)
+  assert.equal(did.of('fails')[0].error.message, 'no')
+  did.restore()
+  await assert.rejects(client.enqueue('mail', 1), /no sidecar answers/)
+})
+
+test('index.d.ts declares every export and every method', () => {
+  const types = fs.readFileSync(path.join(PACKAGE, 'index.d.ts'), 'utf8')
+  const qsidecar = require('..')
+  for (const [name, value] of Object.entries(qsidecar)) {
+    assert.match(types, new RegExp(`export (class|namespace) ${name}\\b`), name)
+    if (typeof value !== 'function') continue
+    const body = new RegExp(`class ${name}\\b[^]*?\\n}`).exec(types)[0]
+    for (const member of Object.getOwnPropertyNames(value.prototype)) {
+      if (member !== 'constructor' && member !== 'name' && !member.startsWith('_')) assert.match(body, new RegExp(`^  (readonly |get )?${member}\\b`, 'm'), `${name}.${member}`)
+    }
+  }
+})
