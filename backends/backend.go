@@ -55,7 +55,7 @@ type Backend interface {
 	// ClaimedBy lists claimed rows whose claim belongs to host. It returns at most limit of them, in ascending
 	// order of job ids, from the first one after the id `after`. If after is empty, it starts at the beginning.
 	// The order is the backend's own. It is stable, and can differ from the order of the strings.
-	ClaimedBy(ctx context.Context, host Identity, after string, limit int) ([]ClaimedJob, error)
+	ClaimedBy(ctx context.Context, sidecar Identity, after string, limit int) ([]ClaimedJob, error)
 
 	// Maintain does the maintenance that is due, one batch of each kind, and reports which queues have ready
 	// jobs. Any number of sidecars can run it at the same time. An error of one kind doesn't stop the others, unless the
@@ -119,8 +119,8 @@ type Identity uint64
 // lease's. The sidecar creates it from its identity at that time and a number that it counts in memory. A
 // counter in the database would not do, because its values repeat after a crash that loses commits.
 type Token struct {
-	Host   Identity
-	Number uint64
+	Sidecar Identity
+	Number  uint64
 }
 
 // Lease is the right to settle one claimed job.
@@ -167,7 +167,7 @@ type Policy struct {
 // fail with a *LockedError. Then nothing happened. The caller tries the writes that store keys again, each in a
 // batch of its own, with WaitForLocks.
 type CommitContent struct {
-	Host         Identity // the sidecar that claims
+	Sidecar      Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
 	WaitForLocks bool   // no other commit waits for this one: wait a limited time, at most a few seconds, for rows and keys that other programs have locked

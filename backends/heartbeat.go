@@ -7,7 +7,7 @@ import (
 
 // Heartbeat is how a sidecar proves that it is alive.
 type Heartbeat struct {
-	Host        Identity
+	Sidecar     Identity
 	Kind        HeartbeatKind
 	Name        string        // host name and process id, for people
 	Version     string        // of the program, for people; at most MaxVersion bytes of UTF-8
@@ -75,7 +75,7 @@ type HeartbeatResult struct {
 
 // Peer is another sidecar as the database shows it.
 type Peer struct {
-	Host        Identity
+	Sidecar     Identity
 	Heartbeats  uint64 // changes with each of its heartbeats
 	Expired     bool   // its last heartbeat is no longer valid, by the database's clock: see HeartbeatExpired
 	Dead        bool   // declared dead; its jobs are being reaped
@@ -105,7 +105,7 @@ type ClaimedJob struct {
 type Maintenance struct {
 	Waiting    []string  // queues from which a worker of this sidecar waits for jobs
 	Suspects   []Suspect // sidecars to declare dead if they are still as described
-	Host       Identity  // the sidecar that asks
+	Sidecar    Identity  // the sidecar that asks
 	Watched    bool      // see HeartbeatResult: the watchers look for work that isn't this sidecar's, if that costs more in a larger fleet
 	Prune      bool      // also delete what retention allows; not needed in every call
 	Limit      int       // the most rows of each kind, > 0
@@ -120,7 +120,7 @@ func (m Maintenance) PruneLimit() int { return cmp.Or(m.PruneBatch, m.Limit) }
 // declared dead only if it has also expired by the database's clock (see HeartbeatExpired) and its counter is
 // still Heartbeats.
 type Suspect struct {
-	Host       Identity
+	Sidecar    Identity
 	Heartbeats uint64
 	Timeout    time.Duration // Peer.Timeout
 }

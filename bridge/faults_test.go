@@ -38,7 +38,7 @@ func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.
 	}
 	r, err := f.Backend.Heartbeat(ctx, b)
 	if err == nil && r.Alive {
-		f.host.Store(uint64(b.Host))
+		f.host.Store(uint64(b.Sidecar))
 	}
 	return r, err
 }

@@ -44,10 +44,10 @@ func (m *member) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.
 	if m.watchers == 0 {
 		return r, nil
 	}
-	slices.SortFunc(r.Peers, func(a, b backends.Peer) int { return cmp.Compare(a.Host, b.Host) })
+	slices.SortFunc(r.Peers, func(a, b backends.Peer) int { return cmp.Compare(a.Sidecar, b.Sidecar) })
 	n := 0
 	for i, p := range r.Peers {
-		if p.Host < b.Host && !p.Dead && !p.HasLeft && p.Left >= time.Duration(backends.InTime*float64(p.Timeout)) {
+		if p.Sidecar < b.Sidecar && !p.Dead && !p.HasLeft && p.Left >= time.Duration(backends.InTime*float64(p.Timeout)) {
 			n++
 		}
 		if r.Watched = n == m.watchers; r.Watched {

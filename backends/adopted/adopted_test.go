@@ -108,9 +108,9 @@ func newKit(t *testing.T, ddl string, tables map[string]mapping.Table) *kit {
 	return k
 }
 
-func (k *kit) heartbeat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
+func (k *kit) heartbeat(sidecar backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
 	k.Helper()
-	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Timeout: lease}); err != nil {
+	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Sidecar: sidecar, Kind: kind, Timeout: lease}); err != nil {
 		k.Fatal(err)
 	}
 }
@@ -180,7 +180,7 @@ func (k *kit) rows(query string) ([]string, error) {
 }
 
 func (k *kit) slot(lease time.Duration) backends.Slot {
-	return backends.Slot{Token: backends.Token{Host: me, Number: k.counted.Add(1)}, Lease: lease, Worker: "w"}
+	return backends.Slot{Token: backends.Token{Sidecar: me, Number: k.counted.Add(1)}, Lease: lease, Worker: "w"}
 }
 
 func policy(queue string) backends.Policy {
@@ -194,7 +194,7 @@ func (k *kit) claim(queue string, n int) []backends.Job {
 	for range n {
 		c.Slots = append(c.Slots, k.slot(0))
 	}
-	return k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
 func (k *kit) one(queue string) backends.Job {

@@ -34,7 +34,7 @@ func BenchmarkSystemE(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Sidecar: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 				b.Fatal(err)
 			}
 			b.ResetTimer()
@@ -43,9 +43,9 @@ func BenchmarkSystemE(b *testing.B) {
 				claim := backends.Claim{Queues: []backends.Policy{policy("e")}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 				for i := range min(n, b.N-done) {
 					number++
-					claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Host: me, Number: number}, Worker: fmt.Sprint("w", i)})
+					claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Sidecar: me, Number: number}, Worker: fmt.Sprint("w", i)})
 				}
-				r, err := s.Commit(b.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{claim}})
+				r, err := s.Commit(b.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{claim}})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -92,13 +92,13 @@ func BenchmarkBlockedHead(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Sidecar: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 				b.Fatal(err)
 			}
 			b.ResetTimer()
 			for i := range b.N {
-				r, err := s.Commit(b.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{{
-					Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: me, Number: uint64(i + 1)}}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
+				r, err := s.Commit(b.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{{
+					Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Sidecar: me, Number: uint64(i + 1)}}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 				if err != nil || len(r.Claims[0].Jobs) != 1 {
 					b.Fatal(len(r.Claims[0].Jobs), err)
 				}

@@ -56,7 +56,7 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 		}
 		claim.Slots = append(claim.Slots, s)
 	}
-	jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{claim}}).Claims[0].Jobs
+	jobs := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{claim}}).Claims[0].Jobs
 	if len(jobs) != 13 {
 		k.Fatalf("%d jobs", len(jobs))
 	}

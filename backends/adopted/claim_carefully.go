@@ -43,7 +43,7 @@ func (s *Store) retryRows(queue string) []string {
 
 // claimCarefully claims from one queue in several transactions, and finds the rows that the database refuses. With retry
 // it first tries some that it refused earlier.
-func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c backends.Claim, retry []string, refused bool) (backends.ClaimResult, error) {
+func (s *Store) claimCarefully(ctx context.Context, sidecar backends.Identity, c backends.Claim, retry []string, refused bool) (backends.ClaimResult, error) {
 	all := core.ClaimParts{Claim: c, Left: c.MaxBytes}
 	if len(retry) > 0 {
 		began := s.now()
@@ -51,7 +51,7 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 			if all.Full() {
 				break
 			}
-			got, tried, err := s.claimFew(ctx, host, all.Next(c.Queues), &few{most: 1, only: []string{job}})
+			got, tried, err := s.claimFew(ctx, sidecar, all.Next(c.Queues), &few{most: 1, only: []string{job}})
 			switch {
 			case err == nil:
 				s.ObstacleSet().Clear(c.Queues[0].Queue, job, backends.DoingClaim) // it is claimed, or doesn't wait any more
@@ -69,7 +69,7 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 		if all.Full() {
 			return all.Res, nil
 		}
-		got, err := s.claimPlainly(ctx, host, all.Next(c.Queues))
+		got, err := s.claimPlainly(ctx, sidecar, all.Next(c.Queues))
 		if err != nil {
 			err = all.Unless(err)
 			return all.Res, err
@@ -80,7 +80,7 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 	search := core.RefusedSearch{
 		Set: s.ObstacleSet(), Queue: c.Queues[0], Table: s.tableName(c.Queues[0].Queue),
 		Few: func(ctx context.Context, c backends.Claim, n int, except []string, dry bool) (backends.ClaimResult, []string, error) {
-			return s.claimFew(ctx, host, c, &few{most: n, except: except, dry: dry})
+			return s.claimFew(ctx, sidecar, c, &few{most: n, except: except, dry: dry})
 		},
 	}
 	err := search.Run(ctx, &all, max(1, (len(c.Slots)-len(all.Res.Jobs))/2))
@@ -101,19 +101,19 @@ type few struct {
 }
 
 // claimFew claims in one transaction. tried are the rows that it tried.
-func (s *Store) claimFew(ctx context.Context, host backends.Identity, request backends.Claim, f *few) (res backends.ClaimResult, tried []string, err error) {
+func (s *Store) claimFew(ctx context.Context, sidecar backends.Identity, request backends.Claim, f *few) (res backends.ClaimResult, tried []string, err error) {
 	c := s.newClaim(0, request)
 	c.few = *f
-	k := &commitment{s: s, batch: backends.CommitContent{Host: host, Claims: []backends.Claim{request}}, claims: []*claim{c}, apart: true}
-	k.managed.Host = host
+	k := &commitment{s: s, batch: backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{request}}, claims: []*claim{c}, apart: true}
+	k.managed.Sidecar = sidecar
 	err = k.run(ctx)
 	return c.res, c.tried, err
 }
 
 // claimPlainly claims from one queue, as part of no other transaction.
-func (s *Store) claimPlainly(ctx context.Context, host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
-	k := &commitment{s: s, batch: backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, claims: []*claim{s.newClaim(0, c)}, apart: true}
-	k.managed.Host = host
+func (s *Store) claimPlainly(ctx context.Context, sidecar backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
+	k := &commitment{s: s, batch: backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}, claims: []*claim{s.newClaim(0, c)}, apart: true}
+	k.managed.Sidecar = sidecar
 	if err := k.run(ctx); err != nil {
 		return backends.ClaimResult{}, err
 	}

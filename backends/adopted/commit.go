@@ -133,7 +133,7 @@ func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attemp
 		k.res.Claims[n].Err = err
 	}
 	for i, n := range k.separate {
-		res, err := s.claimInParts(ctx, b.Host, k.batch.Claims[n], k.each[n], at)
+		res, err := s.claimInParts(ctx, b.Sidecar, k.batch.Claims[n], k.each[n], at)
 		if errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.separate) {
 			return backends.Results{}, err
 		}
@@ -192,7 +192,7 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 			return s.claimApart(ctx, b, at)
 		}
 	case len(k.claims) > 0:
-		res, err := s.claimFailed(ctx, b.Host, b.Claims[0], err, at)
+		res, err := s.claimFailed(ctx, b.Sidecar, b.Claims[0], err, at)
 		if err != nil && !isOfTable(err) && !backends.IsRefused(err) {
 			return backends.Results{}, err
 		}
@@ -210,12 +210,12 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 }
 
 // claimFailed goes on after the claim of one queue, alone in its transaction, failed with why.
-func (s *Store) claimFailed(ctx context.Context, host backends.Identity, c backends.Claim, why error, at *attempt) (backends.ClaimResult, error) {
+func (s *Store) claimFailed(ctx context.Context, sidecar backends.Identity, c backends.Claim, why error, at *attempt) (backends.ClaimResult, error) {
 	queue := c.Queues[0].Queue
 	at.locked[queue] = true
 	if core.RefusesRow(why) {
 		var res backends.ClaimResult
-		if res, why = s.claimCarefully(ctx, host, c, nil, true); why == nil {
+		if res, why = s.claimCarefully(ctx, sidecar, c, nil, true); why == nil {
 			s.works(queue, backends.DoingClaim)
 			return res, nil
 		}
@@ -532,7 +532,7 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 // claimInParts makes a claim in several transactions, in the order of its queues: one for each run of
 // queues of one kind, or with each one for each queue. If one fails the result has the jobs of the others,
 // which are claimed. The error is of a claim that no transaction carried out.
-func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, at *attempt) (backends.ClaimResult, error) {
+func (s *Store) claimInParts(ctx context.Context, sidecar backends.Identity, c backends.Claim, each bool, at *attempt) (backends.ClaimResult, error) {
 	all := core.ClaimParts{Claim: c, Left: c.MaxBytes}
 	var to int
 	var failed, ofSlot error
@@ -546,7 +546,7 @@ func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c back
 			done = true
 			continue
 		}
-		got, err := s.claimKind(ctx, host, kind, all.Next(c.Queues[from:to]), at)
+		got, err := s.claimKind(ctx, sidecar, kind, all.Next(c.Queues[from:to]), at)
 		unavailable, _ := errors.AsType[*backends.UnavailableError](err)
 		switch {
 		case err == nil:
@@ -582,10 +582,10 @@ func isOfSlot(err error) bool {
 	return errors.As(err, &slot)
 }
 
-func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
+func (s *Store) claimKind(ctx context.Context, sidecar backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
 	switch {
 	case kind == managedQueue || len(c.Queues) > 1 && kind == adoptedQueue:
-		res, err := s.commit(ctx, backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, at)
+		res, err := s.commit(ctx, backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}, at)
 		if err != nil {
 			return backends.ClaimResult{}, err
 		}
@@ -601,7 +601,7 @@ func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queu
 	defer s.noteTime(time.Now(), c.Queues)
 	var res backends.ClaimResult
 	err := s.limited(ctx, at.alone, func(ctx context.Context) (err error) {
-		res, err = s.claimCarefully(ctx, host, c, s.retryRows(queue), false)
+		res, err = s.claimCarefully(ctx, sidecar, c, s.retryRows(queue), false)
 		return err
 	})
 	if errors.Is(err, errSlow) {
@@ -612,7 +612,7 @@ func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queu
 	case err == nil:
 		s.works(queue, backends.DoingClaim)
 	case ctx.Err() == nil && (isOfTable(err) || backends.IsRefused(err)):
-		return s.claimFailed(ctx, host, c, err, at)
+		return s.claimFailed(ctx, sidecar, c, err, at)
 	}
 	return res, err
 }

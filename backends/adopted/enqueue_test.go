@@ -71,7 +71,7 @@ func TestClaimOfBothKinds(t *testing.T) {
 	for range 5 {
 		c.Slots = append(c.Slots, k.slot(0))
 	}
-	jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	jobs := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 	got := ""
 	for i, j := range jobs {
 		got += j.Queue + " "

@@ -303,7 +303,7 @@ func TestBeforeTheHead(t *testing.T) {
 
 		k.write(backends.Nack{Leases: leases(jobs[2]), HasDelay: true}, 0)
 		next("after a nack", 2, 7)
-		both := k.commit(backends.CommitContent{Host: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
+		both := k.commit(backends.CommitContent{Sidecar: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
 			Queues: []backends.Policy{policy("q")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		if got := both.Claims[0].Jobs; len(got) != 1 || got[0].ID != id(1) {
 			t.Errorf("a claim in one commit with a nack: %+v", got)

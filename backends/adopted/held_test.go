@@ -17,7 +17,7 @@ func TestEmptiedLeases(t *testing.T) {
 		k := start(twoTables(product))
 		timed := k.claimOf(1, "b")
 		timed.Slots[0].Lease = time.Second
-		jobs := slices.Concat(k.claim("a", 5), k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs)
+		jobs := slices.Concat(k.claim("a", 5), k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs)
 		if len(jobs) != 6 {
 			t.Fatalf("claimed %d jobs", len(jobs))
 		}

@@ -70,7 +70,7 @@ func (u *unruly) live(ctx context.Context) (err error) {
 		return openError{errors.Join(err, engine.Close())}
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	if _, err := s.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatJoin, Timeout: sidecarTimeout}); err != nil {
+	if _, err := s.Heartbeat(ctx, backends.Heartbeat{Sidecar: me, Kind: backends.HeartbeatJoin, Timeout: sidecarTimeout}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
 	number := uint64(0)
@@ -78,9 +78,9 @@ func (u *unruly) live(ctx context.Context) (err error) {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour, RetainDone: time.Hour}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 		for range 3 {
 			number++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: number}, Worker: "w"})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: me, Number: number}, Worker: "w"})
 		}
-		r, err := s.Commit(ctx, backends.CommitContent{Host: me, Claims: []backends.Claim{c}, Writes: writes})
+		r, err := s.Commit(ctx, backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}, Writes: writes})
 		if err != nil {
 			return nil, fmt.Errorf("claim of %s: %w", queue, err)
 		}
@@ -131,7 +131,7 @@ func (u *unruly) live(ctx context.Context) (err error) {
 	if _, err := claim("a", 0); err != nil {
 		return err
 	}
-	for _, m := range []backends.Maintenance{{Limit: 10, Prune: true, Waiting: []string{"m", "a"}, Host: me}, {Limit: 10}} {
+	for _, m := range []backends.Maintenance{{Limit: 10, Prune: true, Waiting: []string{"m", "a"}, Sidecar: me}, {Limit: 10}} {
 		if _, err := s.Maintain(ctx, m); err != nil {
 			return fmt.Errorf("maintenance: %w", err)
 		}

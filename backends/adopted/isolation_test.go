@@ -107,7 +107,7 @@ func TestOutageOfOneTable(t *testing.T) {
 				for round := range 3 {
 					k.othersGoOn(round, held)
 				}
-				res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
+				res, err := k.as(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -134,7 +134,7 @@ func TestOutageOfOneTable(t *testing.T) {
 				})
 				testwait.Until(t, "a claim gets a job", func() bool {
 					k.maintain(backends.Maintenance{Waiting: []string{"a"}})
-					res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a", "b")}})
+					res, err := k.as(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "a", "b")}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -155,7 +155,7 @@ func (k *kit) othersGoOn(round int, held backends.Job) {
 	if held.ID != "" {
 		writes = append(writes, backends.Ack{Leases: leases(held)})
 	}
-	res, err := k.as(backends.CommitContent{Host: me, Writes: writes, Claims: []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "m"), k.claimOf(1, "b"), k.claimOf(1, "a", "b"), k.claimOf(1, "a", "m")}})
+	res, err := k.as(backends.CommitContent{Sidecar: me, Writes: writes, Claims: []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "m"), k.claimOf(1, "b"), k.claimOf(1, "a", "b"), k.claimOf(1, "a", "m")}})
 	if err != nil {
 		k.Errorf("round %d: the commit of all queues: %v", round, err)
 		return
@@ -231,7 +231,7 @@ func TestRowsThatCantBeClaimed(t *testing.T) {
 						if n > bad+3 {
 							t.Fatalf("claimed only %v", got)
 						}
-						res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(4, "a"), k.claimOf(1, "b"), k.claimOf(1, "m")}})
+						res, err := k.as(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(4, "a"), k.claimOf(1, "b"), k.claimOf(1, "m")}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -275,7 +275,7 @@ func TestUnreadableRow(t *testing.T) {
 	m.Columns[mapping.CreatedAt] = []string{"made"}
 	tables["a"] = m
 	k := newKit(t, ddl+"ALTER TABLE a ADD COLUMN made timestamptz DEFAULT now(); UPDATE a SET made = 'infinity' WHERE id = 2", tables)
-	res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(9, "a"), k.claimOf(1, "b")}})
+	res := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(9, "a"), k.claimOf(1, "b")}})
 	if len(res.Claims[0].Jobs) < 5 || len(res.Claims[1].Jobs) != 1 {
 		t.Errorf("claimed %d of a and %d of b: %v; obstacles %v", len(res.Claims[0].Jobs), len(res.Claims[1].Jobs), res.Claims[0].Err, k.Obstacles())
 	}
@@ -329,7 +329,7 @@ func TestTableThatIsMissingAtTheStart(t *testing.T) {
 		for round := range 2 {
 			k.othersGoOn(round, backends.Job{})
 		}
-		res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
+		res := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
 		if err := res.Claims[0].Err; !backends.Retryable(err) || !strings.Contains(err.Error(), "queues.a.table: there is no table a") {
 			t.Errorf("a claim of a: %v", err)
 		}
@@ -363,7 +363,7 @@ func TestRefusedLease(t *testing.T) {
 	k.Store = k.reopened(tables)
 	c := k.claimOf(4, "a")
 	c.MaxPayload = 50
-	res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c, k.claimOf(1, "b")}})
+	res := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c, k.claimOf(1, "b")}})
 	var ids []string
 	for _, j := range res.Claims[0].Jobs {
 		ids = append(ids, j.ID)

@@ -16,7 +16,7 @@ func (k *kit) claimUpTo(limit int64, n int, queues ...string) (ids string) {
 	k.Helper()
 	c := k.claimOf(n, queues...)
 	c.MaxPayload = limit
-	res := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0]
+	res := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0]
 	if res.Err != nil || len(res.Failed) > 0 {
 		k.Errorf("claim of %v: %v %v", queues, res.Err, res.Failed)
 	}

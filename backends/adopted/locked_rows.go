@@ -35,7 +35,7 @@ func (s *Store) claimApart(ctx context.Context, b backends.CommitContent, at *at
 	}
 	for _, n := range adopted {
 		var err error
-		res.Claims[n], err = s.claimInParts(ctx, b.Host, b.Claims[n], true, at)
+		res.Claims[n], err = s.claimInParts(ctx, b.Sidecar, b.Claims[n], true, at)
 		setClaimError(&res.Claims[n], err)
 	}
 	if err := others.commit(ctx, s, at, &res); err != nil {

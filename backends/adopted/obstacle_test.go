@@ -81,10 +81,10 @@ func (k *kit) loses(on *product, n map[string]int) {
 		c := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 		for range n {
 			slot := k.slot(0)
-			slot.Token.Host = lost
+			slot.Token.Sidecar = lost
 			c.Slots = append(c.Slots, slot)
 		}
-		if jobs := k.commit(backends.CommitContent{Host: lost, Claims: []backends.Claim{c}}).Claims[0].Jobs; len(jobs) != n {
+		if jobs := k.commit(backends.CommitContent{Sidecar: lost, Claims: []backends.Claim{c}}).Claims[0].Jobs; len(jobs) != n {
 			k.Fatalf("%d jobs of %s", len(jobs), queue)
 		}
 	}

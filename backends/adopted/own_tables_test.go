@@ -21,14 +21,14 @@ func TestLockedOwnTable(t *testing.T) {
 				k.write(backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "m"}}, 5)}, 0)
 				ended := k.claimOf(1, "b")
 				ended.Slots[0].Lease = time.Millisecond
-				k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{ended}})
+				k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{ended}})
 				held := k.one("b")
 				k.sql(lockOf(on.name, table))
 				jobs := table == "qsidecar_jobs"
 
 				stuck := make(chan error, 1)
 				go func() { // as a commit loop of the bridge
-					_, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "m")}, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}})
+					_, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "m")}, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}})
 					stuck <- err
 				}()
 				r, err := k.Maintain(t.Context(), backends.Maintenance{Waiting: []string{"a", "b", "m"}, Limit: 100, Prune: true})
@@ -46,7 +46,7 @@ func TestLockedOwnTable(t *testing.T) {
 					t.Errorf("obstacles %+v", all)
 				}
 				for range 2 {
-					res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(1, "b"), k.claimOf(1, "m"), k.claimOf(2, "m", "a")}, Writes: []backends.Write{
+					res, err := k.as(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "b"), k.claimOf(1, "m"), k.claimOf(2, "m", "a")}, Writes: []backends.Write{
 						backends.Ack{Leases: leases(held)}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "b"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}},
 					}})
 					if err != nil {
@@ -99,7 +99,7 @@ func TestBrokenOwnTable(t *testing.T) {
 				k.write(backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "m"}}, 5)}, 0)
 				ended := k.claimOf(1, "b")
 				ended.Slots[0].Lease = time.Millisecond
-				k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{ended}})
+				k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{ended}})
 				held := k.one("b")
 				schema := ""
 				if product == "PostgreSQL" {
@@ -117,7 +117,7 @@ func TestBrokenOwnTable(t *testing.T) {
 						t.Errorf("%T: %v, %+v", b.Writes[0], err, res)
 					}
 				}
-				res, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{k.claimOf(6, "m", "a")}})
+				res, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(6, "m", "a")}})
 				if err != nil || res.Claims[0].Err != nil || len(res.Claims[0].Jobs) != 6 {
 					t.Errorf("a claim of both: %v, %+v", err, res)
 				}

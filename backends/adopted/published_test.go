@@ -79,7 +79,7 @@ func (k *kit) claimWith(n, limit int, backoff time.Duration) []backends.Job {
 	for range n {
 		c.Slots = append(c.Slots, k.slot(0))
 	}
-	return k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
 func idsOf(jobs []backends.Job) string {

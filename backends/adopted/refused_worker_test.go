@@ -27,7 +27,7 @@ func TestRefusedWorkerHurtsNoOther(t *testing.T) {
 			return c
 		}
 		for range 2 {
-			res, err := k.as(backends.CommitContent{Host: me, Claims: []backends.Claim{claim("mallory", "bob"), claim("bob"), k.claimOf(1, "m")}})
+			res, err := k.as(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{claim("mallory", "bob"), claim("bob"), k.claimOf(1, "m")}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +39,7 @@ func TestRefusedWorkerHurtsNoOther(t *testing.T) {
 				t.Errorf("beside it: %+v", res.Claims)
 			}
 		}
-		if jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{claim("bob", "bob", "mallory")}}).Claims[0].Jobs; len(jobs) != 2 {
+		if jobs := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{claim("bob", "bob", "mallory")}}).Claims[0].Jobs; len(jobs) != 2 {
 			t.Errorf("before its slot %d jobs, want 2", len(jobs))
 		}
 		if all := k.Obstacles(); slices.ContainsFunc(all, func(o backends.Obstacle) bool { return o.Doing == backends.DoingClaim }) {

@@ -78,7 +78,7 @@ func TestGiveBackRestores(t *testing.T) {
 					}
 					for range before {
 						c := backends.Claim{Queues: []backends.Policy{policy("q")}, Slots: []backends.Slot{k.slot(way.lease)}}
-						jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+						jobs := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 						if len(jobs) != 1 {
 							t.Fatalf("%+v", jobs)
 						}

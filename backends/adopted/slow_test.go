@@ -55,7 +55,7 @@ func TestSlowTable(t *testing.T) {
 				k.sql("INSERT INTO stuck VALUES ('" + state + "')")
 				end := k.holdSleepers(product)
 				defer end()
-				batch := backends.CommitContent{Host: me, Writes: writes, Claims: claims}
+				batch := backends.CommitContent{Sidecar: me, Writes: writes, Claims: claims}
 				if slow != nil {
 					batch.Writes = append(batch.Writes, slow)
 				} else {
@@ -97,7 +97,7 @@ func TestSlowTable(t *testing.T) {
 				if slow != nil {
 					alone.Writes = []backends.Write{slow}
 				} else {
-					alone.Host, alone.Claims = me, []backends.Claim{k.claimOf(1, "a")}
+					alone.Sidecar, alone.Claims = me, []backends.Claim{k.claimOf(1, "a")}
 				}
 				began := make(chan struct{})
 				var waits sync.WaitGroup
@@ -164,7 +164,7 @@ func TestSlowGiveBack(t *testing.T) {
 		for i := range claims {
 			claims[i].Slots[0].Lease = time.Millisecond
 		}
-		for _, c := range k.commit(backends.CommitContent{Host: me, Claims: claims}).Claims {
+		for _, c := range k.commit(backends.CommitContent{Sidecar: me, Claims: claims}).Claims {
 			if len(c.Jobs) != 1 || c.Err != nil {
 				t.Fatalf("%+v", c)
 			}

@@ -50,7 +50,7 @@ func (b *subset) commit(ctx context.Context, s *Store, at *attempt, res *backend
 // obstructed or locked.
 func (k *commitment) split(at *attempt) error {
 	k.aside, k.closed, k.each = nil, map[int]error{}, map[int]bool{}
-	k.managed.Host, k.managed.Jitter = k.batch.Host, k.batch.Jitter
+	k.managed.Sidecar, k.managed.Jitter = k.batch.Sidecar, k.batch.Jitter
 	k.positions = map[int][]int{}
 	for n, w := range k.batch.Writes {
 		w, ins := k.splitJobs(n, w)

@@ -83,19 +83,19 @@ func (s *Store) Queues(ctx context.Context, all []backends.Lease) (queues []stri
 }
 
 // ClaimedBy implements backends.Backend: the managed jobs first, then the adopted ones.
-func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
+func (s *Store) ClaimedBy(ctx context.Context, sidecar backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
 	last, adopted := lease.ParseHandle(after)
 	if !adopted {
-		if all, err = s.Engine.ClaimedBy(ctx, host, after, limit); err != nil || len(all) >= limit {
+		if all, err = s.Engine.ClaimedBy(ctx, sidecar, after, limit); err != nil || len(all) >= limit {
 			return all, err
 		}
 	}
 	claims := leases{}
-	st := claims.query(lease.Select(s.dialect, "l.token_sidecar IS NOT NULL AND l.owner = "+s.dialect.IntArg(1)+" AND l.id > "+s.dialect.IntArg(2)), int64(host), last)
+	st := claims.query(lease.Select(s.dialect, "l.token_sidecar IS NOT NULL AND l.owner = "+s.dialect.IntArg(1)+" AND l.id > "+s.dialect.IntArg(2)), int64(sidecar), last)
 	if err := s.Query(ctx, st); err != nil {
 		return nil, err
 	}
-	for _, j := range s.tx.find(func(j *txJob) bool { return j.lease.Host == int64(host) && j.lease.ID > last }) {
+	for _, j := range s.tx.find(func(j *txJob) bool { return j.lease.Host == int64(sidecar) && j.lease.ID > last }) {
 		claims[j.lease.ID] = j.lease
 	}
 	for _, l := range claims.sorted() {

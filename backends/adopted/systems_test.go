@@ -111,11 +111,11 @@ func TestTakenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
-		ended := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
+		ended := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
 		k.heartbeat(dead, backends.HeartbeatJoin, sidecarTimeout)
-		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-		lost := k.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Sidecar: dead, Number: 1}}}}
+		lost := k.commit(backends.CommitContent{Sidecar: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 		held, err := k.ClaimedBy(t.Context(), dead, "", 10)
 		if err != nil || len(held) != 1 || held[0].Lease != lost.Lease() || held[0].Queue != "e" {
 			t.Fatalf("%+v, %v", held, err)
@@ -149,7 +149,7 @@ func TestEmptyHanded(t *testing.T) {
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_sidecars SET dead = true")
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
-		if _, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
+		if _, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)
 		}
 		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")

@@ -172,11 +172,11 @@ func TestTxClaimWithOtherWrites(t *testing.T) {
 		for range 5 {
 			c.Slots = append(c.Slots, k.slot(0))
 		}
-		jobs := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		jobs := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		if len(jobs) != 4 || jobs[3].Queue != "plain" {
 			t.Fatalf("%+v", jobs)
 		}
-		r := k.commit(backends.CommitContent{Host: me, Writes: []backends.Write{
+		r := k.commit(backends.CommitContent{Sidecar: me, Writes: []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "b", Payload: []byte("four")}}},
 			backends.Ack{Leases: leases(jobs[1:]...)},
 			backends.Ack{Leases: leases(jobs[0]), Enqueue: []backends.NewJob{{Queue: "plain"}, {Queue: "b", Payload: []byte("five")}}},
@@ -215,7 +215,7 @@ func TestTxClaimRefused(t *testing.T) {
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
 		k.wantRows(unlockedB, "1", "3")
 		c := backends.Claim{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(time.Hour)}}
-		if r := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0]; !errors.As(r.Err, &unsupported) {
+		if r := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0]; !errors.As(r.Err, &unsupported) {
 			t.Errorf("a timed lease: %+v", r)
 		}
 	})
@@ -241,7 +241,7 @@ func TestTxClaimTooLong(t *testing.T) {
 		p := policy("b")
 		p.Timeout = time.Millisecond
 		c := backends.Claim{Queues: []backends.Policy{p}, Slots: []backends.Slot{k.slot(0)}}
-		late := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		late := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		testwait.Until(k, "its time is over", func() bool {
 			return k.maintain(backends.Maintenance{}).Reaped[backends.CauseTimedOut] == 1
 		})
@@ -381,7 +381,7 @@ func TestTxClaimLostAgainAndAgain(t *testing.T) {
 				if r := k.maintain(backends.Maintenance{}); len(r.Reaped) > 0 {
 					t.Errorf("a loss that the next claim reports: %+v", r)
 				}
-				r := k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20}}})
+				r := k.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20}}})
 				if jobs := r.Claims[0].Jobs; len(jobs) != 1 || jobs[0].ID != "2" {
 					t.Errorf("claimed %+v, want job 2: the first one waits for its back-off", jobs)
 				}

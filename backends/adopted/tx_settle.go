@@ -166,7 +166,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		p.rollBack(ctx, p.find(func(*txJob) bool { return true }))
 		return r, err
 	case b.Kind == backends.HeartbeatJoin && err == nil:
-		p.rollBack(ctx, p.find(func(j *txJob) bool { return j.lease.Owner != int64(b.Host) }))
+		p.rollBack(ctx, p.find(func(j *txJob) bool { return j.lease.Owner != int64(b.Sidecar) }))
 	}
 	p.mu.Lock()
 	p.idle = b.Timeout

@@ -18,7 +18,7 @@ func CheckRelocation(t *testing.T, source backends.Backend, move func() backends
 	k.enqueuePayloads("claimed")
 	claimed := k.claimOneFor(other, 0)
 	k.enqueuePayloads("ready")
-	last := backends.Heartbeat{Host: other, Kind: backends.HeartbeatRenew, Name: "test", Timeout: time.Millisecond} // expires soon
+	last := backends.Heartbeat{Sidecar: other, Kind: backends.HeartbeatRenew, Name: "test", Timeout: time.Millisecond} // expires soon
 	if _, err := k.Heartbeat(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
@@ -31,13 +31,13 @@ func CheckRelocation(t *testing.T, source backends.Backend, move func() backends
 	var expired backends.Peer
 	testwait.Until(t, "the sidecar with the claims expires", func() bool {
 		for _, expired = range k.heartbeat(k, me, backends.HeartbeatRenew).Peers {
-			if expired.Host == other && expired.Expired {
+			if expired.Sidecar == other && expired.Expired {
 				return true
 			}
 		}
 		return false
 	})
-	k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Host: other, Heartbeats: expired.Heartbeats}}})
+	k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Sidecar: other, Heartbeats: expired.Heartbeats}}})
 	// A policy's back-off can delay it.
 	var again []backends.Job
 	testwait.Until(t, "the claimed job is ready again", func() bool {
@@ -60,7 +60,7 @@ func CheckNeighbours(t *testing.T, old backends.Backend, next func() backends.Ba
 	o.enqueuePayloads("claimed", "ready")
 	held := o.onlyJob(o.claimBatch(me, 1, 0, policy("q")))
 	n := &kit{T: t, Database: &Database{Backend: next()}}
-	if peers := n.join(n.Backend, other).Peers; len(peers) != 1 || peers[0].Host != me || n.Info().Database != old.Info().Database {
+	if peers := n.join(n.Backend, other).Peers; len(peers) != 1 || peers[0].Sidecar != me || n.Info().Database != old.Info().Database {
 		t.Errorf("the next version is on %+v, and sees the peers %+v", n.Info(), peers)
 	}
 	if r := o.heartbeat(old, me, backends.HeartbeatRenew); !r.Alive {

@@ -71,11 +71,11 @@ func (k *kit) claimAndAckAll(n, workers, batch int) {
 	var settled atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
-		b, host := []backends.Backend{k.Backend, second}[w%2], []backends.Identity{me, other}[w%2]
+		b, sidecar := []backends.Backend{k.Backend, second}[w%2], []backends.Identity{me, other}[w%2]
 		wg.Go(func() {
 			var last []backends.Lease
 			for {
-				batch := k.claimBatch(host, batch, 0, policy("q"))
+				batch := k.claimBatch(sidecar, batch, 0, policy("q"))
 				if len(last) > 0 {
 					batch.Writes = []backends.Write{backends.Ack{Leases: last}}
 				}
@@ -260,7 +260,7 @@ var concurrencyTests = map[string]func(*kit){
 		}
 		ctx := testwait.Context(k)
 		for range 20 {
-			if p, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Name: "test", Timeout: sidecarTimeout}); err != nil || !p.Alive {
+			if p, err := k.Heartbeat(ctx, backends.Heartbeat{Sidecar: me, Kind: backends.HeartbeatRenew, Name: "test", Timeout: sidecarTimeout}); err != nil || !p.Alive {
 				k.Errorf("a heartbeat under load: %+v, %v", p, err)
 			}
 		}

@@ -34,22 +34,22 @@ func (k *kit) afterEmptied(table string) {
 	k.EmptyTable(table)
 
 	// The sidecar that runs. If it lost its row, it joins again, and what it had claimed is free.
-	host := me
+	sidecar := me
 	if p := k.heartbeat(k, me, backends.HeartbeatRenew); !p.Alive {
-		host++
-		if p = k.heartbeat(k, host, backends.HeartbeatJoin); !p.Alive {
+		sidecar++
+		if p = k.heartbeat(k, sidecar, backends.HeartbeatJoin); !p.Alive {
 			k.Fatal("the sidecar can't join again")
 		}
 	}
 	k.AdvanceClock(2 * time.Minute)
-	k.heartbeat(k, host, backends.HeartbeatRenew)
-	if r := k.write(backends.Ack{Leases: leasesOf(held...)}); len(r.Lost) > 0 && host == me {
+	k.heartbeat(k, sidecar, backends.HeartbeatRenew)
+	if r := k.write(backends.Ack{Leases: leasesOf(held...)}); len(r.Lost) > 0 && sidecar == me {
 		k.Errorf("the lease of a sidecar that is alive is lost")
 	}
-	k.deliversAll(k.Backend, host, 4)
+	k.deliversAll(k.Backend, sidecar, 4)
 	k.enqueuePayloads("new")
 	k.enqueueKey("other", "", "")
-	k.deliversAll(k.Backend, host, 2)
+	k.deliversAll(k.Backend, sidecar, 2)
 
 	// One that starts afterwards.
 	k.enqueuePayloads("last")
@@ -59,14 +59,14 @@ func (k *kit) afterEmptied(table string) {
 }
 
 // deliversAll waits until a sidecar has claimed and acked at least n jobs, and none is left.
-func (k *kit) deliversAll(b backends.Backend, host backends.Identity, n int) {
+func (k *kit) deliversAll(b backends.Backend, sidecar backends.Identity, n int) {
 	k.Helper()
 	got := map[string]bool{}
 	testwait.Until(k, "all jobs are delivered", func() bool {
 		if _, err := b.Maintain(k.Context(), backends.Maintenance{Limit: 100, Prune: true, Waiting: []string{"q"}}); err != nil {
 			k.Fatalf("maintain: %v", err)
 		}
-		r, err := b.Commit(k.Context(), k.claimBatch(host, 10, 0, policy("q")))
+		r, err := b.Commit(k.Context(), k.claimBatch(sidecar, 10, 0, policy("q")))
 		if err != nil {
 			k.Fatalf("claim: %v", err)
 		}

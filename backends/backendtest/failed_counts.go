@@ -73,7 +73,7 @@ var failedCountTests = map[string]func(*kit){
 		k.enqueue(backends.NewJob{Queue: "p", Payload: []byte("p"), MaxAttempts: 1})
 		jobs := k.commit(k.claimBatch(me, 9, 0, p, q)).Claims[0].Jobs
 		k.wantJobs(jobs, "a", "b", "c", "d", "e", "p")
-		gone := backends.Lease{Job: jobs[0].ID, Token: backends.Token{Host: me, Number: 1 << 40}}
+		gone := backends.Lease{Job: jobs[0].ID, Token: backends.Token{Sidecar: me, Number: 1 << 40}}
 		nacks := k.commit(backends.CommitContent{Writes: []backends.Write{
 			backends.Nack{Leases: append(leasesOf(jobs[0], jobs[5]), gone), Error: "no"}, // the last attempt of the second job
 			backends.Nack{Leases: leasesOf(jobs[1]), Dead: true},

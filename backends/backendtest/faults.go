@@ -181,7 +181,7 @@ var faultTests = map[string]func(*kit){
 		if !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
 			k.Errorf("commit: %v, want retryable and canceled", err)
 		}
-		if _, err := k.Heartbeat(ctx, backends.Heartbeat{Host: me, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) {
+		if _, err := k.Heartbeat(ctx, backends.Heartbeat{Sidecar: me, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) {
 			k.Errorf("heartbeat: %v", err)
 		}
 		if _, err := k.ClaimedBy(ctx, me, "", 1); !backends.Retryable(err) {

@@ -74,18 +74,18 @@ func policy(queue string) backends.Policy {
 	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: 5 * time.Second, RetainDead: 24 * time.Hour}
 }
 
-func (k *kit) token(host backends.Identity) backends.Token {
-	return backends.Token{Host: host, Number: k.lastToken.Add(1)}
+func (k *kit) token(sidecar backends.Identity) backends.Token {
+	return backends.Token{Sidecar: sidecar, Number: k.lastToken.Add(1)}
 }
 
 // claimBatch is a batch in which host claims up to n jobs of the policies' queues. A lease of 0 is
 // a session lease.
-func (k *kit) claimBatch(host backends.Identity, n int, lease time.Duration, policies ...backends.Policy) backends.CommitContent {
+func (k *kit) claimBatch(sidecar backends.Identity, n int, lease time.Duration, policies ...backends.Policy) backends.CommitContent {
 	c := backends.Claim{Queues: policies, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 	for range n {
-		c.Slots = append(c.Slots, backends.Slot{Token: k.token(host), Lease: lease, Worker: "w"})
+		c.Slots = append(c.Slots, backends.Slot{Token: k.token(sidecar), Lease: lease, Worker: "w"})
 	}
-	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}
 }
 
 // claim claims up to n jobs of queue "q" for me.
@@ -135,14 +135,14 @@ func (k *kit) writeLosing(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *kit) join(b backends.Backend, host backends.Identity) backends.HeartbeatResult {
+func (k *kit) join(b backends.Backend, sidecar backends.Identity) backends.HeartbeatResult {
 	k.Helper()
-	return k.heartbeat(b, host, backends.HeartbeatJoin)
+	return k.heartbeat(b, sidecar, backends.HeartbeatJoin)
 }
 
-func (k *kit) heartbeat(b backends.Backend, host backends.Identity, kind backends.HeartbeatKind) backends.HeartbeatResult {
+func (k *kit) heartbeat(b backends.Backend, sidecar backends.Identity, kind backends.HeartbeatKind) backends.HeartbeatResult {
 	k.Helper()
-	p, err := b.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Name: "test", Timeout: sidecarTimeout})
+	p, err := b.Heartbeat(k.Context(), backends.Heartbeat{Sidecar: sidecar, Kind: kind, Name: "test", Timeout: sidecarTimeout})
 	if err != nil {
 		k.Fatalf("heartbeat: %v", err)
 	}

@@ -32,9 +32,9 @@ func (k *kit) wantReaped(after time.Duration, want backends.Cause) {
 	}
 }
 
-func (k *kit) claimedBy(b backends.Backend, host backends.Identity) []backends.ClaimedJob {
+func (k *kit) claimedBy(b backends.Backend, sidecar backends.Identity) []backends.ClaimedJob {
 	k.Helper()
-	h, err := b.ClaimedBy(k.Context(), host, "", 100)
+	h, err := b.ClaimedBy(k.Context(), sidecar, "", 100)
 	if err != nil {
 		k.Fatalf("claimed by: %v", err)
 	}

@@ -138,19 +138,19 @@ var obstacleTests = map[string]func(*kit){
 			k.enqueue(backends.NewJob{Queue: "bad"}, backends.NewJob{Queue: "q"})
 		}
 		const third backends.Identity = 9
-		for _, host := range []backends.Identity{other, third} {
-			k.join(k, host)
-			k.commit(k.claimBatch(host, 1, 0, policy("bad")))
-			k.commit(k.claimBatch(host, 1, 0, policy("q")))
+		for _, sidecar := range []backends.Identity{other, third} {
+			k.join(k, sidecar)
+			k.commit(k.claimBatch(sidecar, 1, 0, policy("bad")))
+			k.commit(k.claimBatch(sidecar, 1, 0, policy("q")))
 		}
 		k.commit(k.claimBatch(other, 1, time.Hour, policy("bad")))
 		k.commit(k.claimBatch(other, 1, time.Hour, policy("q")))
 		allow := k.refuseBad()
 		k.AdvanceClock(sidecarTimeout + time.Second)
 		var suspects []backends.Suspect
-		for _, host := range []backends.Identity{other, third} {
-			p := k.peer(host)
-			suspects = append(suspects, backends.Suspect{Host: host, Heartbeats: p.Heartbeats, Timeout: p.Timeout})
+		for _, sidecar := range []backends.Identity{other, third} {
+			p := k.peer(sidecar)
+			suspects = append(suspects, backends.Suspect{Sidecar: sidecar, Heartbeats: p.Heartbeats, Timeout: p.Timeout})
 		}
 		if r := k.maintainAll(backends.Maintenance{Suspects: suspects}); r.Reaped[backends.CauseSidecarLost] != 2 {
 			k.Errorf("reaped %v, want 2", r.Reaped)

@@ -10,8 +10,8 @@ import (
 )
 
 // prefetchBatch is claimBatch with slots that prefetch.
-func (k *kit) prefetchBatch(host backends.Identity, n int, p backends.Policy) backends.CommitContent {
-	b := k.claimBatch(host, n, 0, p)
+func (k *kit) prefetchBatch(sidecar backends.Identity, n int, p backends.Policy) backends.CommitContent {
+	b := k.claimBatch(sidecar, n, 0, p)
 	for i := range b.Claims[0].Slots {
 		b.Claims[0].Slots[i].Prefetch = true
 	}
@@ -19,9 +19,9 @@ func (k *kit) prefetchBatch(host backends.Identity, n int, p backends.Policy) ba
 }
 
 // prefetchOne prefetches the only ready job of "q".
-func (k *kit) prefetchOne(host backends.Identity) backends.Job {
+func (k *kit) prefetchOne(sidecar backends.Identity) backends.Job {
 	k.Helper()
-	return k.onlyJob(k.prefetchBatch(host, 1, policy("q")))
+	return k.onlyJob(k.prefetchBatch(sidecar, 1, policy("q")))
 }
 
 func deliveryOf(worker string, jobs ...backends.Job) (d backends.Deliver) {
@@ -45,12 +45,12 @@ func (k *kit) wantAttempts(id string, want int) {
 }
 
 // stopAndEvict lets the sidecar miss its heartbeats and evicts it.
-func (k *kit) stopAndEvict(host backends.Identity) backends.MaintenanceResult {
+func (k *kit) stopAndEvict(sidecar backends.Identity) backends.MaintenanceResult {
 	k.Helper()
 	k.AdvanceClock(sidecarTimeout + time.Second)
-	p := k.peer(host)
+	p := k.peer(sidecar)
 	if p == nil {
-		k.Fatalf("sidecar %d is not listed", host)
+		k.Fatalf("sidecar %d is not listed", sidecar)
 	}
 	return k.evict(p)
 }
@@ -59,12 +59,12 @@ func (k *kit) stopAndEvict(host backends.Identity) backends.MaintenanceResult {
 // sidecar. It checks the attempt number of the prefetched job.
 func (k *kit) loseWithSidecar(attempt int) {
 	k.Helper()
-	host := backends.Identity(1000 + k.lastToken.Add(1))
-	k.join(k, host)
-	if j := k.prefetchOne(host); j.Attempt != attempt {
+	sidecar := backends.Identity(1000 + k.lastToken.Add(1))
+	k.join(k, sidecar)
+	if j := k.prefetchOne(sidecar); j.Attempt != attempt {
 		k.Fatalf("prefetched with attempt %d, want %d", j.Attempt, attempt)
 	}
-	if r := k.stopAndEvict(host); r.Reaped[backends.CauseSidecarLost] != 1 || len(r.MadeReady) > 1 {
+	if r := k.stopAndEvict(sidecar); r.Reaped[backends.CauseSidecarLost] != 1 || len(r.MadeReady) > 1 {
 		k.Fatalf("%+v, want one job reaped", r)
 	}
 }

@@ -90,8 +90,8 @@ var settleTests = map[string]func(*kit){
 		wrong := []backends.Lease{
 			{Job: jobs[0].ID, Token: jobs[1].Token},
 			{Job: jobs[1].ID, Token: jobs[0].Token},
-			{Job: jobs[0].ID, Token: backends.Token{Host: other, Number: jobs[0].Token.Number}},
-			{Job: jobs[0].ID, Token: backends.Token{Host: me}},
+			{Job: jobs[0].ID, Token: backends.Token{Sidecar: other, Number: jobs[0].Token.Number}},
+			{Job: jobs[0].ID, Token: backends.Token{Sidecar: me}},
 			{Job: "0" + jobs[0].ID, Token: jobs[0].Token},
 			{Job: "no number", Token: jobs[0].Token},
 			{Job: "", Token: jobs[0].Token},

@@ -10,13 +10,13 @@ import (
 )
 
 // peer returns another sidecar as a heartbeat of me lists it, or nil if it is not listed.
-func (k *kit) peer(host backends.Identity) *backends.Peer {
+func (k *kit) peer(sidecar backends.Identity) *backends.Peer {
 	k.Helper()
 	p := k.heartbeat(k, me, backends.HeartbeatRenew)
 	if !p.Alive {
 		k.Fatal("the sidecar that lists its peers was evicted")
 	}
-	at := slices.IndexFunc(p.Peers, func(p backends.Peer) bool { return p.Host == host })
+	at := slices.IndexFunc(p.Peers, func(p backends.Peer) bool { return p.Sidecar == sidecar })
 	if at < 0 {
 		return nil
 	}
@@ -24,24 +24,24 @@ func (k *kit) peer(host backends.Identity) *backends.Peer {
 }
 
 // claimOneFor claims the only ready job for a sidecar.
-func (k *kit) claimOneFor(host backends.Identity, lease time.Duration) backends.Job {
+func (k *kit) claimOneFor(sidecar backends.Identity, lease time.Duration) backends.Job {
 	k.Helper()
-	return k.onlyJob(k.claimBatch(host, 1, lease, policy("q")))
+	return k.onlyJob(k.claimBatch(sidecar, 1, lease, policy("q")))
 }
 
 func (k *kit) evict(p *backends.Peer) backends.MaintenanceResult {
 	k.Helper()
-	return k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Host: p.Host, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
+	return k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Sidecar: p.Sidecar, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
 }
 
 // wantEvicted checks that claims of a sidecar are refused.
-func (k *kit) wantEvicted(host backends.Identity) {
+func (k *kit) wantEvicted(sidecar backends.Identity) {
 	k.Helper()
-	b := k.claimBatch(host, 1, 0, policy("q"))
+	b := k.claimBatch(sidecar, 1, 0, policy("q"))
 	b.Writes = []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("with a refused claim")}}}}
 	before := k.stats()
 	if _, err := k.Commit(k.Context(), b); !errors.Is(err, backends.ErrEvicted) {
-		k.Fatalf("a claim of the evicted sidecar %d: %v, want ErrEvicted", host, err)
+		k.Fatalf("a claim of the evicted sidecar %d: %v, want ErrEvicted", sidecar, err)
 	}
 	if after := k.stats(); after.Ready != before.Ready {
 		k.Fatalf("the refused batch left %d ready, there were %d", after.Ready, before.Ready)
@@ -116,26 +116,26 @@ var sidecarTests = map[string]func(*kit){
 		// A clock set back does not delay the eviction of a sidecar that stopped before. A sidecar
 		// that renews by the new clock stays alive. A sidecar that left keeps its grace period.
 		const living, left = other + 1, other + 2
-		for _, host := range []backends.Identity{other, living, left} {
-			k.join(k, host)
+		for _, sidecar := range []backends.Identity{other, living, left} {
+			k.join(k, sidecar)
 		}
 		k.enqueuePayloads("a")
 		k.claimOneFor(other, 0)
 		k.heartbeat(k, left, backends.HeartbeatLeave)
-		for _, host := range []backends.Identity{other, living, left} {
-			if p := k.peer(host); p == nil || p.Expired {
-				k.Fatalf("sidecar %d before anything happened: %+v", host, p)
+		for _, sidecar := range []backends.Identity{other, living, left} {
+			if p := k.peer(sidecar); p == nil || p.Expired {
+				k.Fatalf("sidecar %d before anything happened: %+v", sidecar, p)
 			}
 		}
 		k.AdvanceClock(-2 * sidecarTimeout)
 		k.heartbeat(k, living, backends.HeartbeatRenew)
-		for _, host := range []backends.Identity{left, living} {
-			p := k.peer(host)
+		for _, sidecar := range []backends.Identity{left, living} {
+			p := k.peer(sidecar)
 			if p == nil || p.Expired {
-				k.Fatalf("sidecar %d after the jump: %+v", host, p)
+				k.Fatalf("sidecar %d after the jump: %+v", sidecar, p)
 			}
-			if k.evict(p); k.peer(host) == nil || k.peer(host).Dead {
-				k.Fatalf("sidecar %d was evicted", host)
+			if k.evict(p); k.peer(sidecar) == nil || k.peer(sidecar).Dead {
+				k.Fatalf("sidecar %d was evicted", sidecar)
 			}
 		}
 		p := k.peer(other)
@@ -152,7 +152,7 @@ var sidecarTests = map[string]func(*kit){
 		jobs := k.commit(k.claimBatch(other, 3, 0, policy("q"))).Claims[0].Jobs
 		k.AdvanceClock(sidecarTimeout + time.Second)
 		p := k.peer(other)
-		k.maintain(backends.Maintenance{Limit: 1, Suspects: []backends.Suspect{{Host: other, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
+		k.maintain(backends.Maintenance{Limit: 1, Suspects: []backends.Suspect{{Sidecar: other, Heartbeats: p.Heartbeats, Timeout: p.Timeout}}})
 		k.wantEvicted(other)
 		if p := k.peer(other); p == nil || !p.Dead {
 			k.Errorf("evicted but not yet reaped, it is listed as %+v", p)
@@ -231,7 +231,7 @@ var sidecarTests = map[string]func(*kit){
 	},
 	"JoinIsIdempotent": func(k *kit) { // the first answer was lost
 		for range 2 {
-			if p := k.join(k, other); !p.Alive || len(p.Peers) != 1 || p.Peers[0].Host != me {
+			if p := k.join(k, other); !p.Alive || len(p.Peers) != 1 || p.Peers[0].Sidecar != me {
 				k.Fatalf("%+v", p)
 			}
 		}
@@ -246,7 +246,7 @@ var sidecarTests = map[string]func(*kit){
 		version, leases := strings.Repeat("1", backends.MaxVersion), int64(0)
 		heartbeat := func(kind backends.HeartbeatKind, leader bool) {
 			k.Helper()
-			hb := backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Version: version, Leases: leases, Timeout: sidecarTimeout, DepthLeader: leader}
+			hb := backends.Heartbeat{Sidecar: other, Kind: kind, Name: "reader", Version: version, Leases: leases, Timeout: sidecarTimeout, DepthLeader: leader}
 			version, leases = version[1:], leases+1
 			p, err := second.Heartbeat(k.Context(), hb)
 			if err != nil || !p.Alive {

@@ -76,7 +76,7 @@ var valueTests = map[string]func(*kit){
 		}
 	},
 	"TokensOfAnyValue": func(k *kit) {
-		for _, token := range []backends.Token{{Host: 1<<64 - 1, Number: 1<<64 - 1}, {Host: me, Number: 1 << 63}, {Host: 1, Number: 0}} {
+		for _, token := range []backends.Token{{Sidecar: 1<<64 - 1, Number: 1<<64 - 1}, {Sidecar: me, Number: 1 << 63}, {Sidecar: 1, Number: 0}} {
 			k.enqueuePayloads("a")
 			b := k.claimBatch(me, 1, 0, policy("q"))
 			b.Claims[0].Slots[0].Token = token
@@ -118,7 +118,7 @@ var valueTests = map[string]func(*kit){
 	},
 	"EmptyBatch": func(k *kit) {
 		k.commit(backends.CommitContent{})
-		k.commit(backends.CommitContent{Host: 99})
+		k.commit(backends.CommitContent{Sidecar: 99})
 		r := k.commit(k.claimBatch(me, 0, 0, policy("q")))
 		if len(r.Claims[0].Jobs) != 0 {
 			k.Error("a claim without slots got jobs")

@@ -16,10 +16,10 @@ func (b *Backend) Heartbeat(ctx context.Context, hb backends.Heartbeat) (p backe
 		return p, err
 	}
 	err = b.do(ctx, func() error {
-		h := b.sidecars[hb.Host]
+		h := b.sidecars[hb.Sidecar]
 		if h == nil && hb.Kind == backends.HeartbeatJoin {
 			h = &sidecar{}
-			b.sidecars[hb.Host] = h
+			b.sidecars[hb.Sidecar] = h
 		}
 		leave := hb.Kind == backends.HeartbeatLeave // a sidecar can repeat its leave heartbeat
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
@@ -27,8 +27,8 @@ func (b *Backend) Heartbeat(ctx context.Context, hb backends.Heartbeat) (p backe
 			h.expires, h.left, h.last = b.now.Add(hb.Timeout), leave, hb
 		}
 		for id, h := range b.sidecars {
-			if id != hb.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.last.DepthLeader,
+			if id != hb.Sidecar {
+				p.Peers = append(p.Peers, backends.Peer{Sidecar: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.last.DepthLeader,
 					Timeout: h.last.Timeout, Name: h.last.Name, Version: h.last.Version, Leases: h.last.Leases, Left: h.expires.Sub(b.now), HasLeft: h.left})
 			}
 		}
@@ -127,7 +127,7 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 // evict marks each suspect dead that has not sent a heartbeat since it was reported.
 func (b *Backend) evict(suspects []backends.Suspect) {
 	for _, s := range suspects {
-		if h := b.sidecars[s.Host]; h != nil && h.heartbeats == s.Heartbeats && b.expired(h) {
+		if h := b.sidecars[s.Sidecar]; h != nil && h.heartbeats == s.Heartbeats && b.expired(h) {
 			h.dead = true
 		}
 	}

@@ -147,7 +147,7 @@ func (b *Backend) Commit(ctx context.Context, batch backends.CommitContent) (res
 }
 
 func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) error {
-	if h := b.sidecars[batch.Host]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
+	if h := b.sidecars[batch.Sidecar]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
 		return backends.ErrEvicted
 	}
 	for _, w := range batch.Writes {
@@ -162,7 +162,7 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 		res.Writes = append(res.Writes, r)
 	}
 	for _, c := range batch.Claims {
-		res.Claims = append(res.Claims, b.claim(batch.Host, c))
+		res.Claims = append(res.Claims, b.claim(batch.Sidecar, c))
 	}
 	return nil
 }

@@ -248,7 +248,7 @@ func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() in
 	s := open(b, Options{URL: m.URL(name)})
 	fillBy(b, s, b.N, 1000)
 	const host = 1
-	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: host, Timeout: time.Hour}); err != nil {
+	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Sidecar: host, Timeout: time.Hour}); err != nil {
 		b.Fatal(err)
 	}
 	var last []backends.Lease
@@ -257,9 +257,9 @@ func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() in
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 		for range n {
 			number++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "bench"})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: host, Number: number}, Worker: "bench"})
 		}
-		batch := backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
+		batch := backends.CommitContent{Sidecar: host, Claims: []backends.Claim{c}}
 		if len(last) > 0 {
 			batch.Writes = []backends.Write{backends.Ack{Leases: last}}
 		}

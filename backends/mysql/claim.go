@@ -7,6 +7,6 @@ import (
 )
 
 // StartClaims implements core.OwnClaimer.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
-	return t.s.finder.Start(claim.Tx{Script: &t.Script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all, careful)
+func (t *tx) StartClaims(sidecar backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
+	return t.s.finder.Start(claim.Tx{Script: &t.Script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, sidecar, all, careful)
 }

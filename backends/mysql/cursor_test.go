@@ -258,7 +258,7 @@ func TestCursorsAfterAFailover(t *testing.T) {
 			setReadOnly(t, a.old, true)
 			a.moveTo(t, a.new)
 			testwait.Until(t, "the address has moved", func() bool {
-				_, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Hour, Name: "test"})
+				_, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Timeout: time.Hour, Name: "test"})
 				return err == nil && enqueue(t, s) == nil
 			})
 			fillBy(t, s, 100, 100)

@@ -86,7 +86,7 @@ func TestWatchedSidecarCostsTheSame(t *testing.T) {
 			})
 			due := func(watched bool) int64 {
 				return reads(t, s, func(tx *tx) {
-					q := core.DueQuery{Host: 1, Watched: watched, Waiting: []string{"queue1"}, Pieces: []core.Piece{{Segment: cursor.Whole}}}
+					q := core.DueQuery{Sidecar: 1, Watched: watched, Waiting: []string{"queue1"}, Pieces: []core.Piece{{Segment: cursor.Whole}}}
 					tx.queryDue(q, nil, newDueRows(q))
 				})
 			}

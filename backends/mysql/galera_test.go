@@ -80,12 +80,12 @@ func workConflicts(t *testing.T, name string, nodes []*testserver.MySQL, last *t
 	}
 	var wg sync.WaitGroup
 	for n, s := range stores {
-		host := backends.Identity(n + 1)
-		join(t, s, host)
+		sidecar := backends.Identity(n + 1)
+		join(t, s, sidecar)
 		for w := range 4 {
 			wg.Go(func() {
 				for i := 0; held.open(); i++ {
-					held.work(t, s, host, fmt.Sprintf("worker %d of node %d", w, n), uint64(w*1_000_000+i*10))
+					held.work(t, s, sidecar, fmt.Sprintf("worker %d of node %d", w, n), uint64(w*1_000_000+i*10))
 				}
 			})
 		}
@@ -126,8 +126,8 @@ const claimAtOnce = 3
 func (l *ledger) jobs() int { return l.commits / 2 * claimAtOnce }
 
 // work claims some jobs and acks them until that is answered.
-func (l *ledger) work(t *testing.T, s *Store, host backends.Identity, worker string, number uint64) {
-	r, err := s.Commit(t.Context(), claimOf(host, claimAtOnce, number))
+func (l *ledger) work(t *testing.T, s *Store, sidecar backends.Identity, worker string, number uint64) {
+	r, err := s.Commit(t.Context(), claimOf(sidecar, claimAtOnce, number))
 	if !l.answered(t, err) {
 		return
 	}

@@ -58,7 +58,7 @@ func dueHeld(b *testing.B, m *testserver.MySQL, n int, watched bool) {
 	b.ResetTimer()
 	for range b.N {
 		later += 800 * time.Millisecond
-		if _, err := s.Maintain(b.Context(), backends.Maintenance{Limit: 10, Host: 1, Watched: watched}); err != nil {
+		if _, err := s.Maintain(b.Context(), backends.Maintenance{Limit: 10, Sidecar: 1, Watched: watched}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -56,7 +56,7 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 		defer func() { c.Bad = true }() // the next session has the server's present max_allowed_packet
 	}
 	var t session.Script
-	timeout, host := core.MS(b.Timeout), int64(b.Host)
+	timeout, host := core.MS(b.Timeout), int64(b.Sidecar)
 	values := []any{b.Name, timeout * 1000, timeout, session.Flag(b.DepthLeader), b.Version, b.Leases}
 	switch b.Kind {
 	case backends.HeartbeatJoin:
@@ -70,11 +70,11 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 	t.Each(func(r *session.Result) {
 		p.Watched = r.Int(5) != 0
 		peer := backends.Peer{
-			Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Left: time.Duration(r.Int(2)) * time.Microsecond, Dead: r.Int(3) != 0, HasLeft: r.Int(4) != 0,
+			Sidecar: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Left: time.Duration(r.Int(2)) * time.Microsecond, Dead: r.Int(3) != 0, HasLeft: r.Int(4) != 0,
 			Timeout: backends.PeerTimeout(r.Int(6)), DepthLeader: r.Int(7) != 0, Name: r.Text(8), Version: r.Text(9), Leases: r.Int(10),
 		}
 		peer.Expired = backends.HeartbeatExpired(peer.Left, peer.Timeout, peer.HasLeft)
-		if peer.Host == b.Host {
+		if peer.Sidecar == b.Sidecar {
 			p.Alive = !peer.Dead && (!peer.HasLeft || b.Kind == backends.HeartbeatLeave)
 		} else {
 			p.Peers = append(p.Peers, peer)

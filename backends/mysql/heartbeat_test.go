@@ -30,7 +30,7 @@ func TestFailedHeartbeatDropsPool(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := s.Heartbeat(ctx, backends.Heartbeat{Host: 1, Timeout: time.Hour, Kind: backends.HeartbeatRenew})
+			_, err := s.Heartbeat(ctx, backends.Heartbeat{Sidecar: 1, Timeout: time.Hour, Kind: backends.HeartbeatRenew})
 			failed <- err
 		}()
 		testwait.Until(t, "the heartbeat waits for the lock", func() bool {

@@ -267,7 +267,7 @@ func readView(r *session.Result) (v backends.View) {
 func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
 	t.Each(func(r *session.Result) {
 		all = append(all, backends.ClaimedJob{
-			Lease: backends.Lease{Job: core.ID(r.Int(0)), Token: backends.Token{Host: backends.Identity(r.Int(1)), Number: uint64(r.Int(2))}},
+			Lease: backends.Lease{Job: core.ID(r.Int(0)), Token: backends.Token{Sidecar: backends.Identity(r.Int(1)), Number: uint64(r.Int(2))}},
 			Queue: r.Text(3),
 			Timed: r.Int(4) != 0,
 		})

@@ -66,25 +66,25 @@ func numberOf(t testing.TB, m *testserver.MySQL, database, query string) (n int6
 	return n
 }
 
-func join(t testing.TB, s *Store, host backends.Identity) {
+func join(t testing.TB, s *Store, sidecar backends.Identity) {
 	t.Helper()
-	if p, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: time.Hour, Name: "test"}); err != nil || !p.Alive {
+	if p, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: sidecar, Timeout: time.Hour, Name: "test"}); err != nil || !p.Alive {
 		t.Fatalf("join: %+v, %v", p, err)
 	}
 }
 
-func claimOf(host backends.Identity, n int, from uint64) backends.CommitContent {
+func claimOf(sidecar backends.Identity, n int, from uint64) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Minute}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
-		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: sidecar, Number: from + uint64(i)}, Worker: "w"})
 	}
-	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}
 }
 
 // claimJobs claims up to n jobs of "q".
-func claimJobs(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
+func claimJobs(t testing.TB, s *Store, sidecar backends.Identity, n int, from uint64) []backends.Job {
 	t.Helper()
-	r, err := s.Commit(t.Context(), claimOf(host, n, from))
+	r, err := s.Commit(t.Context(), claimOf(sidecar, n, from))
 	if err != nil {
 		t.Fatalf("claim: %v", err)
 	}

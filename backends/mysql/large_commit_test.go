@@ -53,12 +53,12 @@ func TestManyChangesInOneCommit(t *testing.T) {
 		if len(claimed) != jobs {
 			t.Fatalf("%d jobs claimed", len(claimed))
 		}
-		commit(backends.CommitContent{Host: me, Writes: manyExtends(claimed, me)})
+		commit(backends.CommitContent{Sidecar: me, Writes: manyExtends(claimed, me)})
 		count("timed leases", 334, "WHERE {i} % 3 = 0 AND lease_ms = (1000 + {i}) * 1000 AND due_at IS NOT NULL")
 		count("session leases", 666, "WHERE {i} % 3 > 0 AND lease_ms IS NULL AND due_at IS NULL AND owner = -1152921504606846975")
 		count("workers", 333, "WHERE {i} % 3 = 1 AND worker <=> IF({i} % 2 = 0, NULL, CONCAT('ключ 🔑''?', {i}))")
 
-		commit(backends.CommitContent{Host: me, Writes: manySettles(claimed)})
+		commit(backends.CommitContent{Sidecar: me, Writes: manySettles(claimed)})
 		const keyed = "JOIN qsidecar_keys k ON k.job = j.id "
 		const failed = keyed + "JOIN qsidecar_failures f ON f.job = j.id AND f.message = last_error "
 		count("acks", 200, keyed+"WHERE {i} % 5 = 0 AND j.state = 'done' AND result IS NULL AND k.state = 'done'")

@@ -196,7 +196,7 @@ func (t *tx) queryFirstDue(q core.DueQuery, part func(sql string, args ...any)) 
 			part(sql.dueScheduledOf, queue, "s"+queue, "s"+queue, from)
 		}
 	}
-	for _, owner := range slices.Compact([]int64{int64(q.Host), 0}) {
+	for _, owner := range slices.Compact([]int64{int64(q.Sidecar), 0}) {
 		segment := table.OwnerSegment(owner)
 		part(sql.dueClaimedOf, segment, segment, segment, from)
 	}
@@ -222,8 +222,8 @@ func otherOwners(hosts []int64) session.Part {
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	s := t.s
 	t.wrote = true
-	for _, x := range slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) }) {
-		t.Add(s.sql.markDead, int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
+	for _, x := range slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Sidecar), int64(b.Sidecar)) }) {
+		t.Add(s.sql.markDead, int64(x.Sidecar), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func loseWithoutWrites(t *testing.T, g *testserver.Group) {
 	}
 	s.fault.Store(&hook)
 	defer s.fault.Store(nil)
-	r := write(t, s, backends.Nack{Leases: []backends.Lease{{Job: id, Token: backends.Token{Host: 2, Number: 1}}}})
+	r := write(t, s, backends.Nack{Leases: []backends.Lease{{Job: id, Token: backends.Token{Sidecar: 2, Number: 1}}}})
 	if len(r.Lost) != 1 || tries != core.MaxTries+3 {
 		t.Errorf("after %d tries the nack of a lease that is over is answered with %+v", tries, r)
 	}

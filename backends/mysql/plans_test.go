@@ -97,7 +97,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 				b := claimOf(1, 10, 1)
 				b.Claims[0].Queues[0].LIFO = lifo
 				tx.o.Queues = []string{"q"}
-				tx.StartClaims(b.Host, b.Claims, nil)
+				tx.StartClaims(b.Sidecar, b.Claims, nil)
 			}
 		}
 		within("a claim", 40, claim(false))
@@ -115,7 +115,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 		must(t, m, name, "INSERT INTO qsidecar_queues (queue) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT CONCAT('q', n.i) FROM n")
 		within("the query for due work of a watched sidecar beside 900 queues", 60,
 			func(tx *tx) {
-				q := core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, Pieces: []core.Piece{{Segment: cursor.Whole}}, DueFrom: time.Now()}
+				q := core.DueQuery{Sidecar: 1, Watched: true, Waiting: []string{"q"}, Pieces: []core.Piece{{Segment: cursor.Whole}}, DueFrom: time.Now()}
 				tx.queryDue(q, []int64{1}, newDueRows(q))
 			})
 		within("an ack", 20, func(tx *tx) {
@@ -208,7 +208,7 @@ func TestPlansBesideDeadEntries(t *testing.T) {
 		where := session.Part{SQL: table.Within([]cursor.Segment{{From: position, To: cursor.End}})}
 		explained(s.sql.claims.Probe, "rq", "rq", where)
 		explained(s.sql.dueReady, "q", "rq", "rq", where)
-		(&tx{s: s}).queryFirstDue(core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, DueFrom: time.Now()}, explained)
+		(&tx{s: s}).queryFirstDue(core.DueQuery{Sidecar: 1, Watched: true, Waiting: []string{"q"}, DueFrom: time.Now()}, explained)
 		for _, cells := range rows {
 			row := ""
 			for _, c := range cells {

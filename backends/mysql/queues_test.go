@@ -51,7 +51,7 @@ func manyQueues(b *testing.B, m *testserver.MySQL, n int) {
 		"ANALYZE TABLE qsidecar_jobs")
 	look := func(watched bool) func(int) {
 		return func(int) {
-			if r, err := s.Maintain(b.Context(), backends.Maintenance{Waiting: gone, Limit: 10, Host: 1, Watched: watched}); err != nil || len(r.Ready) > 0 {
+			if r, err := s.Maintain(b.Context(), backends.Maintenance{Waiting: gone, Limit: 10, Sidecar: 1, Watched: watched}); err != nil || len(r.Ready) > 0 {
 				b.Fatal(r.Ready, err)
 			}
 		}

@@ -105,7 +105,7 @@ func TestReadOnlyServer(t *testing.T) {
 			if err := enqueue(t, s); !backends.Retryable(err) {
 				t.Errorf("%s: %v, want unavailable", when, err)
 			}
-			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
+			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
 				t.Errorf("%s, a heartbeat: %v, want unavailable", when, err)
 			}
 		}
@@ -140,7 +140,7 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 			t.Fatal(err)
 		}
 		setReadOnly(t, a.old, true)
-		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Minute}); !backends.IsUnreachable(err) {
+		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatRenew, Timeout: time.Minute}); !backends.IsUnreachable(err) {
 			t.Errorf("a heartbeat: %v, want unavailable", err)
 		}
 		if err := enqueue(t, s); !backends.IsUnreachable(err) {

@@ -24,7 +24,7 @@ func readJob(r *session.Result) *job {
 	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27)}
 	j.Row = core.Row{
 		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
-		Token: backends.Token{Host: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),
+		Token: backends.Token{Sidecar: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),
 		Lease: core.FromMS(r.Int(20)), Kept: j.keep > 0, Failed: r.Int(23) != 0, HasWorker: r.Int(24) != 0, Engine: j,
 		AttemptState: backends.AttemptState{
 			Attempts: int(r.Int(7)), Losses: int(r.Int(8)), PrefetchLosses: int(r.Int(9)), Prefetched: r.Int(10) != 0, Limit: int(r.Int(12)),

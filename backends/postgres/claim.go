@@ -92,7 +92,7 @@ func slotsOf(r *core.Run) (x slots) {
 			n = int32(len(x.workers))
 			known[s.Worker] = n
 		}
-		x.host, x.number = append(x.host, int64(s.Token.Host)), append(x.number, int64(s.Token.Number))
+		x.host, x.number = append(x.host, int64(s.Token.Sidecar)), append(x.number, int64(s.Token.Number))
 		x.lease, x.worker, x.prefetch = append(x.lease, max(core.MS(s.Lease), 0)), append(x.worker, n), append(x.prefetch, s.Prefetch)
 		last := len(x.host) - 1
 		x.alike = x.alike && x.host[last] == x.host[0] && x.lease[last] == x.lease[0] && x.prefetch[last] == x.prefetch[0]
@@ -197,7 +197,7 @@ func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQ
 		AtLeastOne: true, LeanOK: lean,
 	}
 	for i := range n {
-		r.Slots = append(r.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: uint64(i + 1)}})
+		r.Slots = append(r.Slots, backends.Slot{Token: backends.Token{Sidecar: 1, Number: uint64(i + 1)}})
 	}
 	t.Claim(r)
 	return t.batch.QueuedQueries[0]

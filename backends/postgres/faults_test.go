@@ -238,7 +238,7 @@ func TestATableLock(t *testing.T) {
 		if err := testwait.Receive(t, "the commit's answer", answer); !backends.Retryable(err) {
 			t.Errorf("%v, want retryable", err)
 		}
-		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Minute}); err != nil {
+		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Timeout: time.Minute}); err != nil {
 			t.Errorf("a beat meanwhile: %v", err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {

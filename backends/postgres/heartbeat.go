@@ -65,7 +65,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 // identities are random.
 func sidecarsOf(b backends.Heartbeat, r backends.HeartbeatResult) int {
 	if n := len(r.Peers); r.Watched && !b.AllPeers && n > 0 {
-		return queueset.Estimate(n, int64(r.Peers[n-1].Host))
+		return queueset.Estimate(n, int64(r.Peers[n-1].Sidecar))
 	}
 	return len(r.Peers) + 1
 }
@@ -86,12 +86,12 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 			return err
 		}
 		p.Alive = n == 1
-		if peer.Host, peer.Heartbeats = backends.Identity(host), uint64(beats); host != 0 {
+		if peer.Sidecar, peer.Heartbeats = backends.Identity(host), uint64(beats); host != 0 {
 			peer.Left, peer.Timeout = core.FromMS(left), backends.PeerTimeout(timeout)
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.Name, core.MS(b.Timeout), b.AllPeers, b.DepthLeader, b.Version, b.Leases)
+	}, int64(b.Sidecar), b.Name, core.MS(b.Timeout), b.AllPeers, b.DepthLeader, b.Version, b.Leases)
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}

@@ -23,7 +23,7 @@ func TestFailedHeartbeatDropsPool(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := s.Heartbeat(ctx, backends.Heartbeat{Host: 1, Timeout: 3600e9})
+			_, err := s.Heartbeat(ctx, backends.Heartbeat{Sidecar: 1, Timeout: 3600e9})
 			failed <- err
 		}()
 		sees(t, s.o.URL, "the heartbeat waits for the lock", waitsFor(""))

@@ -240,7 +240,7 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 		if err := rows.Scan(&id, &host, &number, &j.Queue, &j.Timed); err != nil {
 			return err
 		}
-		j.Lease = backends.Lease{Job: core.ID(id), Token: backends.Token{Host: backends.Identity(host), Number: uint64(number)}}
+		j.Lease = backends.Lease{Job: core.ID(id), Token: backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}}
 		all = append(all, j)
 		return nil
 	}, int64(owner), after, limit)

@@ -130,7 +130,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	var host, heartbeats []int64
 	for _, s := range suspects {
-		host, heartbeats = append(host, int64(s.Host)), append(heartbeats, int64(s.Heartbeats))
+		host, heartbeats = append(host, int64(s.Sidecar)), append(heartbeats, int64(s.Heartbeats))
 	}
 	t.add(t.s.sql.markDead, nil, host, heartbeats)
 	return nil

@@ -345,7 +345,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 2, Timeout: time.Minute}); err != nil {
+				if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 2, Timeout: time.Minute}); err != nil {
 					t.Error(err)
 				}
 				if err := s.Close(); err != nil {

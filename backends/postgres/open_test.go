@@ -158,7 +158,7 @@ func TestWithoutDDL(t *testing.T) {
 				t.Errorf("command %v: %v", c.Kind, err)
 			}
 		}
-		if _, err := s.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 10, Waiting: []string{"q"}, Suspects: []backends.Suspect{{Host: 9}}}); err != nil {
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 10, Waiting: []string{"q"}, Suspects: []backends.Suspect{{Sidecar: 9}}}); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Stats(t.Context(), ""); err != nil {

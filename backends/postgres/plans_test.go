@@ -172,27 +172,27 @@ func pages(t *testing.T, s *Store, sql string, args ...any) int64 {
 	return n
 }
 
-func beat(t testing.TB, s *Store, host backends.Identity) {
+func beat(t testing.TB, s *Store, sidecar backends.Identity) {
 	t.Helper()
-	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: 3600e9}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: sidecar, Timeout: 3600e9}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // take claims up to n jobs of queue "q" with tokens from `from` on.
-func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
+func take(t testing.TB, s *Store, sidecar backends.Identity, n int, from uint64) []backends.Job {
 	t.Helper()
-	r, err := s.Commit(t.Context(), claimBatch(host, n, from))
+	r, err := s.Commit(t.Context(), claimBatch(sidecar, n, from))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r.Claims[0].Jobs
 }
 
-func claimBatch(host backends.Identity, n int, from uint64) backends.CommitContent {
+func claimBatch(sidecar backends.Identity, n int, from uint64) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
-		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: sidecar, Number: from + uint64(i)}, Worker: "w"})
 	}
-	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}
 }

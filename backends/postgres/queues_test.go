@@ -46,7 +46,7 @@ func manyQueues(b *testing.B, url string, n int) {
 	must(b, url, "CHECKPOINT")
 	look := func(watched bool) func(int) {
 		return func(int) {
-			if r, err := s.Maintain(b.Context(), backends.Maintenance{Waiting: gone, Limit: 10, Host: 1, Watched: watched}); err != nil || len(r.Ready) > 0 {
+			if r, err := s.Maintain(b.Context(), backends.Maintenance{Waiting: gone, Limit: 10, Sidecar: 1, Watched: watched}); err != nil || len(r.Ready) > 0 {
 				b.Fatal(r.Ready, err)
 			}
 		}
@@ -97,12 +97,12 @@ type circulation struct {
 func (c *circulation) turn(to string, from ...string) {
 	c.b.Helper()
 	c.number++
-	claim := backends.Claim{Slots: []backends.Slot{{Token: backends.Token{Host: 1, Number: c.number}, Worker: "w"}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
+	claim := backends.Claim{Slots: []backends.Slot{{Token: backends.Token{Sidecar: 1, Number: c.number}, Worker: "w"}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for _, q := range from {
 		claim.Queues = append(claim.Queues, backends.Policy{Queue: q, MaxAttempts: 20, RetainDead: time.Hour})
 	}
 	writes := []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: to}}}, backends.Ack{Leases: c.last}}
-	r, err := c.Commit(c.b.Context(), backends.CommitContent{Host: 1, Writes: writes, Claims: []backends.Claim{claim}})
+	r, err := c.Commit(c.b.Context(), backends.CommitContent{Sidecar: 1, Writes: writes, Claims: []backends.Claim{claim}})
 	if err != nil || len(r.Claims[0].Jobs) != 1 {
 		c.b.Fatal(r, err)
 	}

@@ -258,7 +258,7 @@ func TestStandby(t *testing.T) {
 			if _, err := enqueue(t, s); !backends.Retryable(err) {
 				t.Errorf("%s, before the promotion: %v, want unavailable", what, err)
 			}
-			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
+			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
 				t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
 			}
 		}

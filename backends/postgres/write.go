@@ -219,7 +219,7 @@ func scanRow(rows pgx.Rows) (*core.Row, error) {
 		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, (*string)(&r.Cause)); err != nil {
 		return nil, err
 	}
-	r.Token, r.Owner = backends.Token{Host: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
+	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
 	r.Lease, r.Backoff, r.BackoffMax = core.FromMS(lease), core.FromMS(backoff), core.FromMS(backoffMax)
 	return &r, nil
 }

@@ -40,7 +40,7 @@ func BenchmarkClaimAck(b *testing.B) {
 
 func claimAck(b *testing.B, s *Store, n int) {
 	const host = 1
-	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: host, Timeout: 1 << 40}); err != nil {
+	if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Sidecar: host, Timeout: 1 << 40}); err != nil {
 		b.Fatal(err)
 	}
 	var last []backends.Lease
@@ -52,10 +52,10 @@ func claimAck(b *testing.B, s *Store, n int) {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 		for range n {
 			number++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}, Worker: "worker"})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: host, Number: number}, Worker: "worker"})
 		}
 		r, err := s.Commit(b.Context(), backends.CommitContent{
-			Host: host, Writes: []backends.Write{backends.Ack{Leases: last}}, Claims: []backends.Claim{c},
+			Sidecar: host, Writes: []backends.Write{backends.Ack{Leases: last}}, Claims: []backends.Claim{c},
 		})
 		if err != nil || len(r.Writes[0].Lost) != 0 || len(r.Claims[0].Jobs) != n {
 			b.Fatalf("%v, %d lost, %d given", err, len(r.Writes[0].Lost), len(r.Claims[0].Jobs))

@@ -15,9 +15,9 @@ import (
 type claiming struct {
 	*tx
 	backends.Claim
-	host backends.Identity
-	left int64 // bytes that the claim can still return
-	res  backends.ClaimResult
+	sidecar backends.Identity
+	left    int64 // bytes that the claim can still return
+	res     backends.ClaimResult
 
 	careful *core.Careful // nil: it leaves no rows out
 }
@@ -34,11 +34,11 @@ type candidate struct {
 }
 
 // StartClaims implements core.OwnClaimer. The claims run at once.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
+func (t *tx) StartClaims(sidecar backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
 	var x claimResults
 	for _, c := range all {
 		t.do(func() error {
-			r, err := t.claim(host, c, careful)
+			r, err := t.claim(sidecar, c, careful)
 			x = append(x, r)
 			return err
 		})
@@ -55,14 +55,14 @@ func (c claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { 
 // Committed implements core.Claims.
 func (claimResults) Committed() {}
 
-func (t *tx) claim(host backends.Identity, c backends.Claim, careful *core.Careful) (backends.ClaimResult, error) {
+func (t *tx) claim(sidecar backends.Identity, c backends.Claim, careful *core.Careful) (backends.ClaimResult, error) {
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = math.MaxInt64
 	}
 	if c.MaxPayload <= 0 {
 		c.MaxPayload = math.MaxInt64
 	}
-	cl := &claiming{tx: t, Claim: c, host: host, left: c.MaxBytes, careful: careful}
+	cl := &claiming{tx: t, Claim: c, sidecar: sidecar, left: c.MaxBytes, careful: careful}
 	for _, p := range c.Queues {
 		if cl.res.More || len(cl.res.Jobs) == len(c.Slots) {
 			break
@@ -178,7 +178,7 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 		charged, ahead = charged-1, 1
 	}
 	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)),
-		positive(core.MS(p.RetainDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(core.MS(slot.Lease)),
+		positive(core.MS(p.RetainDead)), int64(slot.Token.Sidecar), int64(slot.Token.Number), int64(c.sidecar), positive(core.MS(slot.Lease)),
 		deadline, due, c.now, text(worker), j.id); err != nil {
 		return err
 	}

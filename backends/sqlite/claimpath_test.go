@@ -76,7 +76,7 @@ type claimer struct {
 
 func newClaimer(b *testing.B, name string) *claimer {
 	c := &claimer{Store: fresh(b), name: name}
-	if _, err := c.Heartbeat(b.Context(), backends.Heartbeat{Host: 1, Timeout: time.Hour}); err != nil {
+	if _, err := c.Heartbeat(b.Context(), backends.Heartbeat{Sidecar: 1, Timeout: time.Hour}); err != nil {
 		b.Fatal(err)
 	}
 	return c
@@ -90,10 +90,10 @@ func (c *claimer) turn(b *testing.B, n, jobs int, last bool) {
 		cl := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 		for range min(n, jobs-done) {
 			c.number++
-			cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: c.number}, Prefetch: true})
+			cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Sidecar: 1, Number: c.number}, Prefetch: true})
 		}
 		r, err := c.Commit(b.Context(), backends.CommitContent{
-			Host: 1, Writes: []backends.Write{backends.Ack{Leases: c.held}}, Claims: []backends.Claim{cl},
+			Sidecar: 1, Writes: []backends.Write{backends.Ack{Leases: c.held}}, Claims: []backends.Claim{cl},
 		})
 		if err != nil || len(r.Writes[0].Lost) != 0 || len(r.Claims[0].Jobs) != len(cl.Slots) {
 			b.Fatalf("%v, %+v", err, r)

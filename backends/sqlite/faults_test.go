@@ -48,7 +48,7 @@ func TestAFileThatIsGone(t *testing.T) {
 	}
 	_, err := s.Commit(t.Context(), one)
 	says(t, err, true, false, s.path, "moved or deleted")
-	_, err = s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Minute})
+	_, err = s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Timeout: time.Minute})
 	says(t, err, true, false, s.path, "moved or deleted")
 	if err := os.WriteFile(s.path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -111,13 +111,13 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 1}}, Slots: []backends.Slot{{Worker: "evil"}}}
-	res, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}})
+	res, err := s.Commit(t.Context(), backends.CommitContent{Sidecar: 1, Claims: []backends.Claim{c}})
 	if err != nil || len(res.Claims) != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	says(t, res.Claims[0].Err, false, true, "not him")
 	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction, and the next one works
-	if res, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}}); err != nil || len(res.Claims[0].Jobs) != 1 {
+	if res, err := s.Commit(t.Context(), backends.CommitContent{Sidecar: 1, Claims: []backends.Claim{c}}); err != nil || len(res.Claims[0].Jobs) != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
 	err := s.write(ctx, &s.heartbeatConn, s.openHeartbeatConn, func(t *tx) (err error) {
-		n, host, timeout := int64(0), int64(b.Host), core.MS(b.Timeout)
+		n, host, timeout := int64(0), int64(b.Sidecar), core.MS(b.Timeout)
 		values := []any{b.Name, t.now + timeout, timeout, b.DepthLeader, b.Version, b.Leases, host}
 		switch b.Kind {
 		case backends.HeartbeatJoin:
@@ -28,7 +28,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		p.Alive = n == 1
 		return t.query(t.sql.peers, func(r row) error {
 			peer := backends.Peer{
-				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Left: core.FromMS(r.int(2)), Dead: r.int(3) != 0, HasLeft: r.int(4) != 0,
+				Sidecar: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Left: core.FromMS(r.int(2)), Dead: r.int(3) != 0, HasLeft: r.int(4) != 0,
 				Timeout: backends.PeerTimeout(r.int(5)), DepthLeader: r.int(6) != 0, Name: r.text(7), Version: r.text(8), Leases: r.int(9),
 			}
 			peer.Expired = backends.HeartbeatExpired(peer.Left, peer.Timeout, peer.HasLeft)

@@ -265,7 +265,7 @@ func (t *tx) view(id int64) (v *backends.View, err error) {
 func (t *tx) ClaimedBy(_ context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
 	err = t.query(t.sql.held, func(r row) error {
 		all = append(all, backends.ClaimedJob{
-			Lease: backends.Lease{Job: core.ID(r.int(0)), Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))}},
+			Lease: backends.Lease{Job: core.ID(r.int(0)), Token: backends.Token{Sidecar: backends.Identity(r.int(1)), Number: uint64(r.int(2))}},
 			Queue: r.text(3),
 			Timed: !r.null(4),
 		})

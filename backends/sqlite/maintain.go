@@ -212,7 +212,7 @@ func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Ro
 // MarkDead implements core.Maintainer.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	for _, s := range suspects {
-		if _, err := t.exec(t.sql.markSilent, int64(s.Host), int64(s.Heartbeats), t.now, t.now+core.MS(s.Timeout)); err != nil {
+		if _, err := t.exec(t.sql.markSilent, int64(s.Sidecar), int64(s.Heartbeats), t.now, t.now+core.MS(s.Timeout)); err != nil {
 			return err
 		}
 	}

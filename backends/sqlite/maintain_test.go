@@ -15,12 +15,12 @@ func TestLiveOwnerHidesNoLostOne(t *testing.T) {
 	s := fresh(t)
 	ctx := t.Context()
 	const live, lost backends.Identity = 1, 2
-	for _, host := range []backends.Identity{live, lost} {
+	for _, sidecar := range []backends.Identity{live, lost} {
 		if _, err := s.Commit(ctx, one); err != nil {
 			t.Fatal(err)
 		}
-		if jobs := claim(t, s, host, "q", 1); len(jobs) != 1 {
-			t.Fatalf("%d claimed %d jobs", host, len(jobs))
+		if jobs := claim(t, s, sidecar, "q", 1); len(jobs) != 1 {
+			t.Fatalf("%d claimed %d jobs", sidecar, len(jobs))
 		}
 	}
 	if err := exec(t, s, `UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = 2`); err != nil {

@@ -45,16 +45,16 @@ func exec(t testing.TB, s *Store, sql string) error {
 	return c.once(sql)
 }
 
-func claim(t testing.TB, s *Store, host backends.Identity, queue string, n int) []backends.Job {
+func claim(t testing.TB, s *Store, sidecar backends.Identity, queue string, n int) []backends.Job {
 	t.Helper()
-	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Timeout: time.Minute}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: sidecar, Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 20}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 	for i := range n {
-		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: uint64(i)}})
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: sidecar, Number: uint64(i)}})
 	}
-	r, err := s.Commit(t.Context(), backends.CommitContent{Host: host, Claims: []backends.Claim{c}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}})
 	if err != nil {
 		t.Fatal(err)
 	}

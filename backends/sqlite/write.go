@@ -162,7 +162,7 @@ func (t *tx) find(id int64) (c *claimed, err error) {
 		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14], claimedAt: r.int(21)}
 		c.Row = core.Row{
 			ID: id, Queue: r.text(0), Key: r.text(1), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
-			Token: backends.Token{Host: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
+			Token: backends.Token{Sidecar: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
 			Kept:  c.keep > 0, HasWorker: !r.null(20), Engine: c,
 			AttemptState: backends.AttemptState{
 				Attempts: int(r.int(4)), Limit: int(r.int(5)), Losses: int(r.int(6)), Backoff: r.duration(7), BackoffMax: r.duration(8),

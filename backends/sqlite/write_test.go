@@ -74,7 +74,7 @@ func TestAnotherProgramHoldsTheLock(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Minute}); err != nil {
+		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Timeout: time.Minute}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -222,7 +222,7 @@ func TestEndedContextBeginsNoWrite(t *testing.T) {
 	s := fresh(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Heartbeat(ctx, backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
+	if _, err := s.Heartbeat(ctx, backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
 		t.Errorf("answered %v, want retryable and canceled", err)
 	}
 	if err := s.gate.acquire(t.Context(), false); err != nil { // after such a write, if there is one

@@ -117,7 +117,7 @@ func again1205(f func() error) error {
 func (a *adopter) workAll(note func(id, who string)) error {
 	for {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{a.slot(0)}}
-		r, err := a.Commit(a.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}})
+		r, err := a.Commit(a.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}})
 		if err != nil || len(r.Claims[0].Jobs) == 0 {
 			return err
 		}

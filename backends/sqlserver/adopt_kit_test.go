@@ -154,9 +154,9 @@ func adopting(t *testing.T, tables map[string]mapping.Table, rows ...string) *ad
 	return k
 }
 
-func (a *adopter) beat(host backends.Identity) {
+func (a *adopter) beat(sidecar backends.Identity) {
 	a.Helper()
-	if _, err := a.Heartbeat(a.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+	if _, err := a.Heartbeat(a.Context(), backends.Heartbeat{Sidecar: sidecar, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		a.Fatal(err)
 	}
 }
@@ -186,7 +186,7 @@ func (a *adoption) shows(query string, want ...string) {
 }
 
 func (a *adopter) slot(lease time.Duration) backends.Slot {
-	return backends.Slot{Token: backends.Token{Host: me, Number: a.slots.Add(1)}, Lease: lease, Worker: "worker"}
+	return backends.Slot{Token: backends.Token{Sidecar: me, Number: a.slots.Add(1)}, Lease: lease, Worker: "worker"}
 }
 
 func (a *adopter) claim(queue string, n int, lease time.Duration) []backends.Job {
@@ -195,7 +195,7 @@ func (a *adopter) claim(queue string, n int, lease time.Duration) []backends.Job
 	for range n {
 		c.Slots = append(c.Slots, a.slot(lease))
 	}
-	return a.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return a.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
 func (a *adopter) one(queue string) backends.Job {

@@ -226,7 +226,7 @@ func TestAdoptedClaimDelaysNoWrites(t *testing.T) {
 	}
 	k.e.lockTimeouts = true
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
-	r, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
+	r, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
 	k.e.lockTimeouts = false
 	if err != nil {
 		t.Fatal(err)
@@ -297,8 +297,8 @@ func (a *adoption) adoptedSweeps() {
 	ended := a.claim("orders", 1, time.Hour)[0]
 	const dead backends.Identity = 7
 	a.beat(dead)
-	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-	lost := a.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Sidecar: dead, Number: 1}}}}
+	lost := a.commit(backends.CommitContent{Sidecar: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 	if held, err := a.ClaimedBy(a.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
 		a.Errorf("%+v, %v", held, err)
 	}
@@ -347,7 +347,7 @@ func TestAdoptedStrangers(t *testing.T) {
 	}
 	k.sql("UPDATE qsidecar.qsidecar_sidecars SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 		t.Errorf("%v", err)
 	}
 }

@@ -144,7 +144,7 @@ func slotsOf(r *core.Run) (rows []slotRow) {
 		if s.Prefetch {
 			s.Worker = "" // the job has no worker yet
 		}
-		rows = append(rows, slotRow{i + 1, int64(s.Token.Host), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Prefetch)})
+		rows = append(rows, slotRow{i + 1, int64(s.Token.Sidecar), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Prefetch)})
 	}
 	return rows
 }

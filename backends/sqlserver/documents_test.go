@@ -90,7 +90,7 @@ func checkJobs(t interface {
 // TestLeaseDocuments shows that the numbers of a lease come out as the table has them.
 func TestLeaseDocuments(t *testing.T) {
 	t.Parallel()
-	token := backends.Token{Host: math.MaxUint64, Number: 1 << 63}
+	token := backends.Token{Sidecar: math.MaxUint64, Number: 1 << 63}
 	row := &core.Row{ID: 7, Token: token}
 	for _, r := range readBack(t, document([]leaseRow{rowOfClaim(0, row), rowOfLease(0, core.Lease{ID: 7, Host: -1, Number: math.MinInt64})})) {
 		if integer(t, r["id"]) != 7 || integer(t, r["sidecar"]) != -1 || integer(t, r["number"]) != math.MinInt64 {

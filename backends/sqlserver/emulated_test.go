@@ -145,15 +145,15 @@ func TestCursors(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)
 	s, _, _ := emulation(t, url, "cursors")
-	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+	if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	commit := func(writes []backends.Write, slots int) []backends.Job {
 		t.Helper()
-		b := backends.CommitContent{Host: 1, Writes: writes}
+		b := backends.CommitContent{Sidecar: 1, Writes: writes}
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 		for n := range slots {
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: uint64(n)}})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: 1, Number: uint64(n)}})
 		}
 		b.Claims = []backends.Claim{c}
 		r, err := s.Commit(t.Context(), b)

@@ -239,7 +239,7 @@ func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
 		}
 		return nil, nil
 	})
-	r, err := s.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q"}}, Slots: make([]backends.Slot, 1)}}})
+	r, err := s.Commit(t.Context(), backends.CommitContent{Sidecar: 1, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q"}}, Slots: make([]backends.Slot, 1)}}})
 	if err != nil || len(r.Claims) != 1 || len(r.Claims[0].Jobs) != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -256,7 +256,7 @@ func TestHeartbeatOfUnknownOutcome(t *testing.T) {
 		error(&net.OpError{Op: "dial", Err: errors.New("refused")}): backends.Retryable,
 	} {
 		fails = err
-		if _, got := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !want(got) {
+		if _, got := s.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !want(got) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
@@ -283,7 +283,7 @@ func TestARowThatIsNotChanged(t *testing.T) {
 			return nil, nil
 		})
 		s.server.babelfish = babelfish
-		lease := backends.Lease{Job: "7", Token: backends.Token{Host: 3, Number: 4}}
+		lease := backends.Lease{Job: "7", Token: backends.Token{Sidecar: 3, Number: 4}}
 		_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Nack{Leases: []backends.Lease{lease}}}})
 		if !want.is(err) || tries != want.tries {
 			t.Errorf("babelfish %v: %v after %d tries", babelfish, err, tries)

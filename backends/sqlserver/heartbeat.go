@@ -41,7 +41,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 // heartbeatCall returns the call that writes a heartbeat.
 func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 	piece := map[backends.HeartbeatKind]*piece{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
-	return call{piece, []any{int64(b.Host), b.Name, ms(b.Timeout), int64(bit(b.DepthLeader)), b.Version, b.Leases}, []reader{
+	return call{piece, []any{int64(b.Sidecar), b.Name, ms(b.Timeout), int64(bit(b.DepthLeader)), b.Version, b.Leases}, []reader{
 		func(rows *sql.Rows) error {
 			var made int
 			err := one(&made)(rows)
@@ -54,7 +54,7 @@ func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult)
 			if err := rows.Scan(&host, &beats, &left, &peer.Dead, &peer.HasLeft, &timeout, &peer.DepthLeader, &peer.Name, &peer.Version, &peer.Leases); err != nil {
 				return err
 			}
-			peer.Host, peer.Heartbeats, peer.Left, peer.Timeout = backends.Identity(host), uint64(beats), core.FromMS(left), backends.PeerTimeout(timeout)
+			peer.Sidecar, peer.Heartbeats, peer.Left, peer.Timeout = backends.Identity(host), uint64(beats), core.FromMS(left), backends.PeerTimeout(timeout)
 			peer.Expired = backends.HeartbeatExpired(peer.Left, peer.Timeout, peer.HasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil

@@ -109,7 +109,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	var rows []hostRow
 	for _, s := range suspects {
-		r := hostRow{int64(s.Host), int64(s.Heartbeats), ms(s.Timeout)}
+		r := hostRow{int64(s.Sidecar), int64(s.Heartbeats), ms(s.Timeout)}
 		if !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
 			rows = append(rows, r)
 		}

@@ -158,7 +158,7 @@ func scanRow(rows *sql.Rows) (*core.Row, error) {
 		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker); err != nil {
 		return nil, err
 	}
-	r.Token, r.Owner = backends.Token{Host: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
+	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
 	r.Lease, r.Backoff, r.BackoffMax = core.FromMS(lease), core.FromMS(backoff), core.FromMS(backoffMax)
 	if r.Prefetched { // the column does not count this attempt
 		r.Attempts++
@@ -275,5 +275,5 @@ func (t *tx) changes(all []*core.Row, changed func(*core.Row)) reader {
 func rowOfLease(n int, l core.Lease) leaseRow { return leaseRow{n, l.ID, l.Host, l.Number} }
 
 func rowOfClaim(n int, r *core.Row) leaseRow {
-	return leaseRow{n, r.ID, int64(r.Token.Host), int64(r.Token.Number)}
+	return leaseRow{n, r.ID, int64(r.Token.Sidecar), int64(r.Token.Number)}
 }

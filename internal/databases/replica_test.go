@@ -126,7 +126,7 @@ func testReplica(t *testing.T, p pair) {
 			return errors.Is(err, want) && errors.Is(r.Err(), want)
 		})
 	}
-	if _, err := primary.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+	if _, err := primary.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	enqueue()

@@ -119,7 +119,7 @@ func tables() map[string]mapping.Table {
 }
 
 func (l *localTimes) heartbeat(kind backends.HeartbeatKind) {
-	if _, err := l.store.Heartbeat(l.Context(), backends.Heartbeat{Host: me, Kind: kind, Timeout: 1000 * time.Hour}); err != nil {
+	if _, err := l.store.Heartbeat(l.Context(), backends.Heartbeat{Sidecar: me, Kind: kind, Timeout: 1000 * time.Hour}); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -183,9 +183,9 @@ func (l *localTimes) claim() {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "jobs", MaxAttempts: 9, Backoff: time.Hour, BackoffMax: time.Hour}}}
 		for range 50 {
 			l.tokens++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: l.tokens}})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: me, Number: l.tokens}})
 		}
-		jobs := l.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		jobs := l.commit(backends.CommitContent{Sidecar: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		var writes []backends.Write
 		for i, j := range jobs {
 			l.inTime("a job", j.ID, l.due)

@@ -24,7 +24,7 @@ const host backends.Identity = 1
 // sent up to now. The local time of b must stand still, because claims scan more of a queue now and then.
 // Jobs have keys only if want has an enqueue with keys, because adopted tables have none.
 func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]Cost) {
-	if p, err := b.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Name: "cost", Timeout: time.Hour}); err != nil || !p.Alive {
+	if p, err := b.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: host, Kind: backends.HeartbeatJoin, Name: "cost", Timeout: time.Hour}); err != nil || !p.Alive {
 		t.Fatalf("join: %+v, %v", p, err)
 	}
 	m := &meter{T: t, b: b, sent: sent, got: map[string][]Cost{}}
@@ -121,9 +121,9 @@ func (m *meter) claim(queue string, n int) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 	for range n {
 		m.token++
-		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: m.token}, Worker: "w"})
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: host, Number: m.token}, Worker: "w"})
 	}
-	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Sidecar: host, Claims: []backends.Claim{c}}
 }
 
 // ack adds the ack of the jobs claimed last to a batch.

@@ -41,7 +41,7 @@ func NewBench(b *testing.B, n, jobs int, open func(clock func() time.Time) backe
 	for i := range n {
 		s := &sidecar{Backend: open(func() time.Time { return f.clock })}
 		// The heartbeats don't expire, however slow the machine is. Identities are spread like random ones.
-		s.self = backends.Heartbeat{Host: backends.Identity(uint64(i+1) * 0x9e3779b97f4a7c15), Name: fmt.Sprintf("host%d:1", i), Version: "1.0.0", Timeout: 10 * time.Hour}
+		s.self = backends.Heartbeat{Sidecar: backends.Identity(uint64(i+1) * 0x9e3779b97f4a7c15), Name: fmt.Sprintf("host%d:1", i), Version: "1.0.0", Timeout: 10 * time.Hour}
 		f.sidecars = append(f.sidecars, s)
 		f.heartbeat(s)
 		s.self.Kind = backends.HeartbeatRenew
@@ -77,7 +77,7 @@ func (b *Bench) heartbeat(s *sidecar) {
 		b.b.Fatal(r.Alive, err)
 	}
 	s.watched = r.Watched
-	if claimed, err := s.ClaimedBy(b.b.Context(), s.self.Host, "", 1000); err != nil || len(claimed) > 0 {
+	if claimed, err := s.ClaimedBy(b.b.Context(), s.self.Sidecar, "", 1000); err != nil || len(claimed) > 0 {
 		b.b.Fatal(claimed, err)
 	}
 }
@@ -85,7 +85,7 @@ func (b *Bench) heartbeat(s *sidecar) {
 // look is maintenance. Only watchers prune.
 func (b *Bench) look(s *sidecar) {
 	b.b.Helper()
-	m := backends.Maintenance{Waiting: []string{"q"}, Host: s.self.Host, Watched: s.watched, Limit: 500, PruneBatch: 100}
+	m := backends.Maintenance{Waiting: []string{"q"}, Sidecar: s.self.Sidecar, Watched: s.watched, Limit: 500, PruneBatch: 100}
 	if m.Prune = !s.watched && b.clock.Sub(s.pruned) >= pruneEvery; m.Prune {
 		s.pruned = b.clock
 	}
@@ -108,9 +108,9 @@ func (b *Bench) job() {
 		return r
 	}
 	commit(from, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 100)}}}}})
-	jobs := commit(to, backends.CommitContent{Host: to.self.Host, Claims: []backends.Claim{{
+	jobs := commit(to, backends.CommitContent{Sidecar: to.self.Sidecar, Claims: []backends.Claim{{
 		Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22,
-		Slots: []backends.Slot{{Token: backends.Token{Host: to.self.Host, Number: uint64(b.number)}, Worker: "w"}},
+		Slots: []backends.Slot{{Token: backends.Token{Sidecar: to.self.Sidecar, Number: uint64(b.number)}, Worker: "w"}},
 	}}}).Claims[0].Jobs
 	if len(jobs) != 1 {
 		b.b.Fatalf("claimed %d jobs, want 1", len(jobs))

@@ -44,14 +44,14 @@ func (d *db) heartbeat(b backends.Heartbeat) backends.HeartbeatResult {
 func (d *db) join(first backends.Identity, n int) {
 	d.Helper()
 	for i := range n {
-		d.heartbeat(backends.Heartbeat{Host: first + backends.Identity(i), Kind: backends.HeartbeatJoin})
+		d.heartbeat(backends.Heartbeat{Sidecar: first + backends.Identity(i), Kind: backends.HeartbeatJoin})
 	}
 }
 
 // wantPeers checks how many peers a heartbeat of last returns.
 func (d *db) wantPeers(all, watched bool, want int) {
 	d.Helper()
-	r := d.heartbeat(backends.Heartbeat{Host: last, Kind: backends.HeartbeatRenew, AllPeers: all})
+	r := d.heartbeat(backends.Heartbeat{Sidecar: last, Kind: backends.HeartbeatRenew, AllPeers: all})
 	if r.Watched != watched || len(r.Peers) != want {
 		d.Errorf("watched is %v and %d peers are listed, want %v and %d", r.Watched, len(r.Peers), watched, want)
 	}
@@ -66,10 +66,10 @@ func fewWatchAll(d *db) {
 	const others = backends.Watchers + 4
 	d.wantPeers(false, true, backends.Watchers)
 	d.wantPeers(true, true, others)
-	if r := d.heartbeat(backends.Heartbeat{Host: first, Kind: backends.HeartbeatRenew}); r.Watched || len(r.Peers) != others {
+	if r := d.heartbeat(backends.Heartbeat{Sidecar: first, Kind: backends.HeartbeatRenew}); r.Watched || len(r.Peers) != others {
 		d.Errorf("a watcher is watched: %v, and sees %d peers", r.Watched, len(r.Peers))
 	}
-	d.heartbeat(backends.Heartbeat{Host: first, Kind: backends.HeartbeatLeave})
+	d.heartbeat(backends.Heartbeat{Sidecar: first, Kind: backends.HeartbeatLeave})
 	d.wantPeers(false, true, backends.Watchers+1) // also the one that left, which does not watch
 	d.AdvanceClock(timeout*(100-100*backends.InTime)/100 - time.Second)
 	d.wantPeers(false, true, backends.Watchers+1)
@@ -100,8 +100,8 @@ func watchedSidecarDoesItsOwnWork(d *db) {
 	claim := func(lease time.Duration) backends.Lease {
 		d.Helper()
 		number++
-		jobs := commit(backends.CommitContent{Host: last, Claims: []backends.Claim{{
-			Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: last, Number: number}, Lease: lease}}, MaxBytes: 1000, MaxPayload: 1000,
+		jobs := commit(backends.CommitContent{Sidecar: last, Claims: []backends.Claim{{
+			Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Sidecar: last, Number: number}, Lease: lease}}, MaxBytes: 1000, MaxPayload: 1000,
 		}}}).Claims[0].Jobs
 		if len(jobs) != 1 {
 			d.Fatalf("claimed %d jobs", len(jobs))
@@ -114,7 +114,7 @@ func watchedSidecarDoesItsOwnWork(d *db) {
 	d.AdvanceClock(time.Hour)
 	maintain := func(watched bool) backends.MaintenanceResult {
 		d.Helper()
-		r, err := d.Maintain(d.Context(), backends.Maintenance{Host: last, Watched: watched, Waiting: []string{"p"}, Limit: 10})
+		r, err := d.Maintain(d.Context(), backends.Maintenance{Sidecar: last, Watched: watched, Waiting: []string{"p"}, Limit: 10})
 		if err != nil {
 			d.Fatal(err)
 		}

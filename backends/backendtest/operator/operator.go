@@ -39,9 +39,9 @@ var Tests = map[string]func(*Kit){
 	"HistoryAtOnce":          historyAtOnce,
 }
 
-func (k *Kit) commit(host backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {
+func (k *Kit) commit(sidecar backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {
 	k.Helper()
-	b := backends.CommitContent{Host: host, Claims: claims}
+	b := backends.CommitContent{Sidecar: sidecar, Claims: claims}
 	if w != nil {
 		b.Writes = []backends.Write{w}
 	}
@@ -73,7 +73,7 @@ func (k *Kit) claim(n int) []backends.Job {
 	}
 	for range n {
 		k.tokens++
-		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: sidecar, Number: k.tokens}, Worker: "w"})
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: sidecar, Number: k.tokens}, Worker: "w"})
 	}
 	return k.commit(sidecar, nil, c).Claims[0].Jobs
 }

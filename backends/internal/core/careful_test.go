@@ -18,7 +18,7 @@ func TestMoreRefusedRowsThanAreRemembered(t *testing.T) {
 	e := newEngine(db)
 	now := time.Now()
 	e.ObstacleSet().Now = func() time.Time { return now } // no row is due again
-	if _, err := e.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: 1 << 30}); err != nil {
+	if _, err := e.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: 1, Kind: backends.HeartbeatJoin, Timeout: 1 << 30}); err != nil {
 		t.Fatal(err)
 	}
 	number := uint64(0)
@@ -26,9 +26,9 @@ func TestMoreRefusedRowsThanAreRemembered(t *testing.T) {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3}}}
 		for range n {
 			number++
-			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: 1, Number: number}})
+			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Sidecar: 1, Number: number}})
 		}
-		r, err := e.Commit(t.Context(), backends.CommitContent{Host: 1, Claims: []backends.Claim{c}})
+		r, err := e.Commit(t.Context(), backends.CommitContent{Sidecar: 1, Claims: []backends.Claim{c}})
 		if err != nil {
 			t.Fatal(err)
 		}

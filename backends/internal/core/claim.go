@@ -87,7 +87,7 @@ func (c *Commit) startClaims(ctx context.Context, tx Tx) {
 		return
 	}
 	if own, ok := tx.(OwnClaimer); ok {
-		c.claims = own.StartClaims(c.batch.Host, c.batch.Claims, c.careful)
+		c.claims = own.StartClaims(c.batch.Sidecar, c.batch.Claims, c.careful)
 		return
 	}
 	c.claims = c.s.startRuns(ctx, tx.(claimTx), c.batch, c.careful)
@@ -128,7 +128,7 @@ func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitCont
 	for _, c := range b.Claims {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
 		c.Queues = distinct(c.Queues)
-		cl := &claim{Claim: c, s: s, sidecar: b.Host, left: c.MaxBytes, learned: map[string]*learned{}, careful: careful}
+		cl := &claim{Claim: c, s: s, sidecar: b.Sidecar, left: c.MaxBytes, learned: map[string]*learned{}, careful: careful}
 		x.claims = append(x.claims, cl)
 		cl.next()
 		cl.ask(tx)

@@ -20,11 +20,11 @@ func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks 
 	open, closed, apart := s.openQueues(b)
 	alone := len(b.Writes) == 0 && len(b.Claims) == 1 && hooks.Before == nil && hooks.After == nil
 	if alone && len(apart) > 0 {
-		return only(s.claimApart(ctx, b.Host, apart[0], false))
+		return only(s.claimApart(ctx, b.Sidecar, apart[0], false))
 	}
 	res, err := s.commitWith(ctx, open, hooks, nil)
 	if alone && backends.IsRefused(err) {
-		return only(s.claimApart(ctx, b.Host, open.Claims[0], true))
+		return only(s.claimApart(ctx, b.Sidecar, open.Claims[0], true))
 	}
 	if err != nil {
 		return backends.Results{}, err
@@ -37,7 +37,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks 
 		res.Claims[n].Err = err
 	}
 	for n, c := range apart { // the rest is committed, so that its results must reach the caller
-		one, err := s.claimApart(ctx, b.Host, c, false)
+		one, err := s.claimApart(ctx, b.Sidecar, c, false)
 		if errors.Is(err, backends.ErrEvicted) {
 			one.More = true
 		} else if err != nil {
@@ -120,7 +120,7 @@ func (s *Store) settled(b backends.CommitContent, res backends.Results) {
 
 // claimApart carries out a claim, from each queue in transactions of its own. refused: the database refused the claim in one
 // transaction.
-func (s *Store) claimApart(ctx context.Context, host backends.Identity, c backends.Claim, refused bool) (backends.ClaimResult, error) {
+func (s *Store) claimApart(ctx context.Context, sidecar backends.Identity, c backends.Claim, refused bool) (backends.ClaimResult, error) {
 	all := ClaimParts{Claim: c, Left: c.MaxBytes}
 	var failed, slotFailed error
 	worked := false
@@ -129,7 +129,7 @@ func (s *Store) claimApart(ctx context.Context, host backends.Identity, c backen
 			break
 		}
 		part := ClaimParts{Claim: all.Next([]backends.Policy{p}), Left: all.Left}
-		err := s.claimFrom(ctx, host, &part, refused && len(c.Queues) == 1)
+		err := s.claimFrom(ctx, sidecar, &part, refused && len(c.Queues) == 1)
 		switch _, ofSlot := errors.AsType[*backends.SlotError](err); {
 		case err == nil:
 			worked = true
@@ -156,7 +156,7 @@ func (s *Store) claimApart(ctx context.Context, host backends.Identity, c backen
 
 // claimFrom claims from the only queue of a claim, and leaves its refused rows out. refused: the database refused the claim, so
 // that there are others.
-func (s *Store) claimFrom(ctx context.Context, host backends.Identity, all *ClaimParts, refused bool) error {
+func (s *Store) claimFrom(ctx context.Context, sidecar backends.Identity, all *ClaimParts, refused bool) error {
 	p := all.Claim.Queues[0]
 	known, due := s.obstacles.JobsOf(backends.DoingClaim, p.Queue)
 	var retry []string // rows to try again
@@ -179,7 +179,7 @@ func (s *Store) claimFrom(ctx context.Context, host backends.Identity, all *Clai
 		if len(known) > 0 {
 			k = &Careful{Except: s.exceptions(p.Queue, retry, nil)}
 		}
-		got, err := s.claimOnly(ctx, host, all.Claim, k)
+		got, err := s.claimOnly(ctx, sidecar, all.Claim, k)
 		if err == nil {
 			tried(all.Claim, got)
 			all.Add(got)
@@ -195,7 +195,7 @@ func (s *Store) claimFrom(ctx context.Context, host backends.Identity, all *Clai
 	search := RefusedSearch{Set: &s.obstacles, Queue: p, Few: func(ctx context.Context, c backends.Claim, n int, except []string, dry bool) (backends.ClaimResult, []string, error) {
 		c.Slots = c.Slots[:min(n, len(c.Slots))]
 		k := &Careful{Except: s.exceptions(p.Queue, retry, except), Few: true, dry: dry}
-		got, err := s.claimOnly(ctx, host, c, k)
+		got, err := s.claimOnly(ctx, sidecar, c, k)
 		if err == nil {
 			tried(backends.Claim{}, got)
 		}
@@ -209,8 +209,8 @@ func (s *Store) claimFrom(ctx context.Context, host backends.Identity, all *Clai
 }
 
 // claimOnly carries out one claim as a transaction of its own.
-func (s *Store) claimOnly(ctx context.Context, host backends.Identity, c backends.Claim, k *Careful) (backends.ClaimResult, error) {
-	res, err := s.commitWith(ctx, backends.CommitContent{Host: host, Claims: []backends.Claim{c}}, backends.TxHooks{}, k)
+func (s *Store) claimOnly(ctx context.Context, sidecar backends.Identity, c backends.Claim, k *Careful) (backends.ClaimResult, error) {
+	res, err := s.commitWith(ctx, backends.CommitContent{Sidecar: sidecar, Claims: []backends.Claim{c}}, backends.TxHooks{}, k)
 	if err != nil {
 		return backends.ClaimResult{}, err
 	}

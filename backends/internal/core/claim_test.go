@@ -22,7 +22,7 @@ const claimerHost = 7
 func newClaimer(t *testing.T, jobs int) *claimer {
 	t.Helper()
 	c := &claimer{T: t, engine: newEngine(&database{t: newTables(), now: time.Now(), refuse: map[string]string{}})}
-	if _, err := c.Heartbeat(t.Context(), backends.Heartbeat{Host: claimerHost, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+	if _, err := c.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: claimerHost, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	c.enqueue(jobs)
@@ -48,9 +48,9 @@ func (c *claimer) claim(n int) []backends.Job {
 	claim := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}}
 	for range n {
 		c.number++
-		claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Host: claimerHost, Number: c.number}})
+		claim.Slots = append(claim.Slots, backends.Slot{Token: backends.Token{Sidecar: claimerHost, Number: c.number}})
 	}
-	return c.commit(backends.CommitContent{Host: claimerHost, Claims: []backends.Claim{claim}}).Claims[0].Jobs
+	return c.commit(backends.CommitContent{Sidecar: claimerHost, Claims: []backends.Claim{claim}}).Claims[0].Jobs
 }
 
 // TestLateJobBehindTheHead: claims that fill their slots from the head on don't delay the full scan, which finds a job that was

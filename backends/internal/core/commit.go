@@ -101,7 +101,7 @@ func (c *Commit) Options() TxOptions {
 		Keyed: slices.ContainsFunc(c.given.Writes, hasKeys), Settles: !c.avoidLocked && slices.ContainsFunc(c.given.Writes, hasLeases),
 		WaitForLocks: c.given.WaitForLocks && countKeys(c.given.Writes) <= 1}
 	if len(c.given.Claims) > 0 || c.hooks.Claims {
-		o.Sidecar, o.Queues = c.given.Host, queuesOf(c.given.Claims)
+		o.Sidecar, o.Queues = c.given.Sidecar, queuesOf(c.given.Claims)
 	}
 	return o
 }

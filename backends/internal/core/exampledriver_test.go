@@ -125,16 +125,16 @@ func (e *engine) Heartbeat(ctx context.Context, b backends.Heartbeat) (r backend
 	e.db.mu.Lock()
 	defer e.db.mu.Unlock()
 	t, now := e.db.t, e.db.now
-	s, ok := t.sidecars[b.Host]
+	s, ok := t.sidecars[b.Sidecar]
 	if r.Alive = b.Kind == backends.HeartbeatJoin && !ok || ok && !s.dead && (!s.left || b.Kind == backends.HeartbeatLeave); r.Alive {
 		s.heartbeats++
 		s.last, s.expires, s.left = b, now.Add(b.Timeout), b.Kind == backends.HeartbeatLeave
-		t.sidecars[b.Host] = s
+		t.sidecars[b.Sidecar] = s
 	}
 	for id, p := range t.sidecars {
-		if id != b.Host {
+		if id != b.Sidecar {
 			r.Peers = append(r.Peers, backends.Peer{
-				Host: id, Heartbeats: p.heartbeats, Expired: backends.HeartbeatExpired(p.expires.Sub(now), p.last.Timeout, p.left), Dead: p.dead,
+				Sidecar: id, Heartbeats: p.heartbeats, Expired: backends.HeartbeatExpired(p.expires.Sub(now), p.last.Timeout, p.left), Dead: p.dead,
 				DepthLeader: p.last.DepthLeader, Timeout: p.last.Timeout,
 				Name: p.last.Name, Version: p.last.Version, Leases: p.last.Leases, Left: p.expires.Sub(now), HasLeft: p.left,
 			})

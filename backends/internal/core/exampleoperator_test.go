@@ -95,9 +95,9 @@ func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Ro
 // MarkDead implements core.Maintainer.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	for _, x := range suspects {
-		if s := t.sidecars[x.Host]; s.heartbeats == x.Heartbeats && backends.HeartbeatExpired(s.expires.Sub(t.now), x.Timeout, s.left) {
+		if s := t.sidecars[x.Sidecar]; s.heartbeats == x.Heartbeats && backends.HeartbeatExpired(s.expires.Sub(t.now), x.Timeout, s.left) {
 			s.dead = true
-			t.sidecars[x.Host] = s
+			t.sidecars[x.Sidecar] = s
 		}
 	}
 	return nil

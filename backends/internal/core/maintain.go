@@ -19,7 +19,7 @@ type DueQuery struct {
 	// Refused are lost owners whose claims the database refuses to end. With Due.MoreLost, others come before them.
 	Refused []int64
 
-	Host    backends.Identity // the sidecar that asks
+	Sidecar backends.Identity // the sidecar that asks
 	Watched bool              // see backends.Maintenance: only the work of Host matters, and Owners is false
 
 	// Waiting are queues from which workers wait for jobs. Pieces are the pieces of them to scan.
@@ -389,7 +389,7 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 	}
 	seen := map[string]*learned{}
 	q := DueQuery{
-		Prune: w.Prune, Owners: owners, Refused: s.owners.refusedNow(s.obstacles.Time()), Host: w.Host, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		Prune: w.Prune, Owners: owners, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {

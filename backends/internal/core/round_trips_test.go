@@ -100,7 +100,7 @@ func TestRoundTrips(t *testing.T) {
 				c := &counting{driver: driver{&engine{db: db}}, traits: core.Traits{Silent: silent}, sure: sure}
 				c.engine.Init(c, "counting", slog.New(slog.DiscardHandler))
 				store := &c.engine.Store
-				if _, err := c.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+				if _, err := c.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
 					t.Fatal(err)
 				}
 				number := uint64(0)
@@ -108,13 +108,13 @@ func TestRoundTrips(t *testing.T) {
 					cl := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
 					for range n {
 						number++
-						cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}})
+						cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Sidecar: host, Number: number}})
 					}
 					return cl
 				}
 				commit := func(b backends.CommitContent) backends.Results {
 					t.Helper()
-					b.Host = host
+					b.Sidecar = host
 					res, err := store.Commit(t.Context(), b)
 					if err != nil {
 						t.Fatal(err)

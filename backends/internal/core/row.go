@@ -81,7 +81,7 @@ type Change struct {
 // proves reports whether the lease is that of the row's present claim.
 func (r *Row) proves(l Lease) bool {
 	ended := r.Change.Kind == Ended || r.Change.Kind == Deleted
-	return !ended && int64(r.Token.Host) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
+	return !ended && int64(r.Token.Sidecar) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
 }
 
 // endsKey reports whether the change writes to the row of the job's key.

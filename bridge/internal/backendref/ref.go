@@ -141,10 +141,10 @@ func (r *Ref) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.Hea
 }
 
 // ClaimedBy calls ClaimedBy of the current Backend.
-func (r *Ref) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+func (r *Ref) ClaimedBy(ctx context.Context, sidecar backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
 	e, release := r.use()
 	defer release()
-	return e.ClaimedBy(ctx, host, after, limit)
+	return e.ClaimedBy(ctx, sidecar, after, limit)
 }
 
 // Maintain calls Maintain of the current Backend.

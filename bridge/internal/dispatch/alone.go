@@ -139,7 +139,7 @@ func (s *scheduler) takeGone(queue string) *quota.Session {
 
 // mayHandOut reports whether a kept job is here, and nothing has happened since its claim that forbids its hand-out.
 func (s *scheduler) mayHandOut(k *keptJob) bool {
-	return !k.gone && s.Identity() == k.Token.Host && !s.Stalled(k.asked)
+	return !k.gone && s.Identity() == k.Token.Sidecar && !s.Stalled(k.asked)
 }
 
 // handAlone gives a job to a waiting claim of an empty session, if there is one.

@@ -109,19 +109,19 @@ func (d *Dispatcher) Waiting() []string {
 
 // Gather chooses the claims that the next commit includes. number returns the number of each slot's token. It uses as much of
 // the budget as it needs. Each group must be passed to Deliver, Fail or FailApart. slow reports whether GatherSlow has work.
-func (d *Dispatcher) Gather(host backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
+func (d *Dispatcher) Gather(sidecar backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	groups = d.scheduler.gather(host, number, b, false)
+	groups = d.scheduler.gather(sidecar, number, b, false)
 	return groups, d.scheduler.hasSlow()
 }
 
 // GatherSlow chooses the claims of one wait queue with a slow queue, for a commit of their own that runs beside the others. One
 // such commit runs for each wait queue, and maxSlow in all. The caller calls EndSlow when it has ended.
-func (d *Dispatcher) GatherSlow(host backends.Identity, number func() uint64, b *Budget) []Group {
+func (d *Dispatcher) GatherSlow(sidecar backends.Identity, number func() uint64, b *Budget) []Group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.gather(host, number, b, true)
+	return d.scheduler.gather(sidecar, number, b, true)
 }
 
 // EndSlow allows the next commit for the wait queue of a group of GatherSlow, after Deliver or Fail.

@@ -30,7 +30,7 @@ const maxSlow = 4
 func (s *scheduler) hasSlow() bool { return s.slowDue.Len() > 0 && s.slowCommits < maxSlow }
 
 // gather chooses claims for at most maxSlots jobs. If slow is set, they are those of one slow wait queue.
-func (s *scheduler) gather(host backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
+func (s *scheduler) gather(sidecar backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
 	due := &s.due
 	if slow {
 		if due = &s.slowDue; !s.hasSlow() {
@@ -39,7 +39,7 @@ func (s *scheduler) gather(host backends.Identity, number func() uint64, budget 
 	}
 	s.serveAlone()
 	g := gathering{s: s, slotsLeft: maxSlots, slot: func(slot backends.Slot) backends.Slot {
-		slot.Token = backends.Token{Host: host, Number: number()}
+		slot.Token = backends.Token{Sidecar: sidecar, Number: number()}
 		return slot
 	}}
 	for range due.Len() { // without those that this loop schedules again

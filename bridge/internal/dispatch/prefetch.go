@@ -161,7 +161,7 @@ func (s *scheduler) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job
 	if len(a.jobs) == 0 || r.Template.Lease > 0 || r.Session.Overloaded() {
 		return nil, 0
 	}
-	if host := s.Identity(); host == 0 || host != a.jobs[0].Token.Host || s.Stalled(a.asked[0]) {
+	if sidecar := s.Identity(); sidecar == 0 || sidecar != a.jobs[0].Token.Sidecar || s.Stalled(a.asked[0]) {
 		return nil, 0 // the prefetcher releases them
 	}
 	n, _, _ := r.reserve(a.fitting(r.Slots, s.MaxBytes()))

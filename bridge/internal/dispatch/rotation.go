@@ -235,7 +235,7 @@ func (g *Group) take(jobs []backends.Job, at, n int) int {
 // their order. It leaves those of an older identity in front, because they can't be handed out.
 func (w *waitQueue) interleave() {
 	r, p := w.rotation, &w.prefetch
-	if r == nil || len(p.jobs) == 0 || p.jobs[0].Token.Host != p.jobs[len(p.jobs)-1].Token.Host {
+	if r == nil || len(p.jobs) == 0 || p.jobs[0].Token.Sidecar != p.jobs[len(p.jobs)-1].Token.Sidecar {
 		return
 	}
 	n := len(r.more)

@@ -62,7 +62,7 @@ func (d *depthLeader) update(id backends.Identity, announced, lapsed bool, peers
 	for _, p := range peers {
 		if p.DepthLeader && !p.Dead && !p.Expired {
 			others = true
-			smaller = smaller || p.Host < id
+			smaller = smaller || p.Sidecar < id
 		}
 	}
 	if lapsed { // the earlier announcement had possibly expired

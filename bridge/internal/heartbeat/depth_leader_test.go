@@ -49,7 +49,7 @@ func TestAtMostOneDepthLeader(t *testing.T) {
 				visible[i], announces[i] = peersOf(x), x.role != following
 			}
 			for i, x := range together {
-				x.row = backends.Peer{Host: x.id, DepthLeader: announces[i]}
+				x.row = backends.Peer{Sidecar: x.id, DepthLeader: announces[i]}
 			}
 			for i, x := range together {
 				x.requestedAt.Store(0)

@@ -43,7 +43,7 @@ func (h *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age tim
 
 // heartbeat returns a heartbeat of this process.
 func (h *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) backends.Heartbeat {
-	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: timeout}
+	b := backends.Heartbeat{Sidecar: id, Kind: kind, Name: hostName(), Timeout: timeout}
 	if h.Version != nil {
 		v := h.Version()
 		b.Version = strings.ToValidUTF8(v[:min(len(v), backends.MaxVersion)], "")
@@ -56,5 +56,5 @@ func (h *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKin
 
 // ownRow returns the row of this sidecar after a heartbeat.
 func ownRow(b backends.Heartbeat) backends.Peer {
-	return backends.Peer{Host: b.Host, DepthLeader: b.DepthLeader, Timeout: b.Timeout, Name: b.Name, Version: b.Version, Leases: b.Leases, Left: b.Timeout}
+	return backends.Peer{Sidecar: b.Sidecar, DepthLeader: b.DepthLeader, Timeout: b.Timeout, Name: b.Name, Version: b.Version, Leases: b.Leases, Left: b.Timeout}
 }

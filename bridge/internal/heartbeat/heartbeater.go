@@ -199,7 +199,7 @@ func (h *Heartbeater) untilJoin() time.Duration {
 // recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. It returns false if the identity was
 // dropped since it was sent.
 func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
-	id := b.Host
+	id := b.Sidecar
 	h.mu.Lock()
 	if b.Kind == backends.HeartbeatRenew && h.identity != id {
 		h.mu.Unlock()

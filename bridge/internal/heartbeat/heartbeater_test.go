@@ -24,7 +24,7 @@ func TestNoSuspicionWhileAHeartbeatIsTrusted(t *testing.T) {
 		var now time.Duration
 		k := Heartbeater{Config: Config{Times: NewTimes(own, 0), Clock: func() time.Duration { return now }}}
 		see := func(heartbeats uint64, expired bool) {
-			k.watchPeers([]backends.Peer{{Host: 7, Heartbeats: heartbeats, Expired: expired, Timeout: its}}, false)
+			k.watchPeers([]backends.Peer{{Sidecar: 7, Heartbeats: heartbeats, Expired: expired, Timeout: its}}, false)
 		}
 		want := its
 		if sawIt {
@@ -42,7 +42,7 @@ func TestNoSuspicionWhileAHeartbeatIsTrusted(t *testing.T) {
 			}
 		}
 		see(2, true)
-		if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 2, Timeout: its}) {
+		if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Sidecar: 7, Heartbeats: 2, Timeout: its}) {
 			t.Errorf("saw it: %v: after %v without a heartbeat: suspects %v", sawIt, now, s)
 		}
 		see(3, true) // it sent a heartbeat, by a clock that was set forward again
@@ -58,7 +58,7 @@ func TestSidecarThatLeftIsNotWatchedForItsGrace(t *testing.T) {
 	t.Parallel()
 	now := time.Second
 	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now }}}
-	left := []backends.Peer{{Host: 7, Heartbeats: 1, Timeout: time.Hour, HasLeft: true, Expired: true}}
+	left := []backends.Peer{{Sidecar: 7, Heartbeats: 1, Timeout: time.Hour, HasLeft: true, Expired: true}}
 	k.watchPeers(left, false)
 	if d := k.UntilSuspect(); d <= 0 || d > 20*time.Second {
 		t.Errorf("suspect in %v, want within the own timeout", d)
@@ -72,7 +72,7 @@ func TestWatcherKeepsThePaceOfItsPeers(t *testing.T) {
 	k := Heartbeater{Config: Config{Times: NewTimes(time.Minute, 0), Clock: func() time.Duration { return 0 }}}
 	const living, dead, left = 6 * time.Second, 3 * time.Second, 2 * time.Second
 	k.watchPeers([]backends.Peer{
-		{Host: 7, Timeout: living}, {Host: 8, Timeout: time.Hour}, {Host: 9, Timeout: dead, Dead: true}, {Host: 10, Timeout: left, HasLeft: true},
+		{Sidecar: 7, Timeout: living}, {Sidecar: 8, Timeout: time.Hour}, {Sidecar: 9, Timeout: dead, Dead: true}, {Sidecar: 10, Timeout: left, HasLeft: true},
 	}, false)
 	if got := k.pause(); got != time.Second {
 		t.Errorf("a heartbeat every %v, want %v", got, living/6)
@@ -90,7 +90,7 @@ func TestStallRestartsTheWatch(t *testing.T) {
 	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now },
 		Log: slog.New(slog.DiscardHandler), Revived: func() {}, Suspected: func() {}}}
 	peers := func(expired bool) []backends.Peer {
-		return []backends.Peer{{Host: 7, Heartbeats: 1, Expired: expired, Timeout: k.Times.Timeout()}}
+		return []backends.Peer{{Sidecar: 7, Heartbeats: 1, Expired: expired, Timeout: k.Times.Timeout()}}
 	}
 	h := k.Times.sidecarTimeout()
 	send := func(expired bool) {
@@ -99,7 +99,7 @@ func TestStallRestartsTheWatch(t *testing.T) {
 		if k.identity == 0 {
 			kind = backends.HeartbeatJoin
 		}
-		if !k.recordHeartbeat(backends.Heartbeat{Host: 1, Kind: kind}, now+h.trusted(), backends.HeartbeatResult{Peers: peers(expired)}) {
+		if !k.recordHeartbeat(backends.Heartbeat{Sidecar: 1, Kind: kind}, now+h.trusted(), backends.HeartbeatResult{Peers: peers(expired)}) {
 			t.Fatal("the heartbeat was not recorded")
 		}
 	}
@@ -148,7 +148,7 @@ func (w *watched) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends
 	r.Watched = true
 	for i := range w.peers {
 		if b.AllPeers || i < backends.Watchers {
-			r.Peers = append(r.Peers, backends.Peer{Host: backends.Identity(i + 1), DepthLeader: b.AllPeers && i == w.peers-1})
+			r.Peers = append(r.Peers, backends.Peer{Sidecar: backends.Identity(i + 1), DepthLeader: b.AllPeers && i == w.peers-1})
 		}
 	}
 	w.rows += len(r.Peers)

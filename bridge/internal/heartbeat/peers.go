@@ -38,7 +38,7 @@ func (h *Heartbeater) watchPeers(peers []backends.Peer, restart bool) (suspected
 	now, own := h.Clock(), h.Times.sidecarTimeout()
 	next := make(map[backends.Identity]peerState, len(peers))
 	for _, p := range peers {
-		w, seen := h.peers[p.Host]
+		w, seen := h.peers[p.Sidecar]
 		changed := restart || !seen || w.heartbeats != p.Heartbeats
 		w.heartbeats, w.expired, w.dead, w.hasLeft, w.timeout = p.Heartbeats, p.Expired && !p.Dead, p.Dead, p.HasLeft, p.Timeout
 		if changed {
@@ -47,7 +47,7 @@ func (h *Heartbeater) watchPeers(peers []backends.Peer, restart bool) (suspected
 		if !seen {
 			w.since -= w.watch(own).headStart()
 		}
-		next[p.Host] = w
+		next[p.Sidecar] = w
 		suspected = suspected || w.dead || w.expired && w.suspectIn(own, now) == 0
 	}
 	h.peers = next
@@ -60,9 +60,9 @@ func (h *Heartbeater) Suspects() []backends.Suspect {
 	defer h.mu.Unlock()
 	now, own := h.Clock(), h.Times.sidecarTimeout()
 	var out []backends.Suspect
-	for host, w := range h.peers {
+	for sidecar, w := range h.peers {
 		if w.expired && w.suspectIn(own, now) == 0 {
-			out = append(out, backends.Suspect{Host: host, Heartbeats: w.heartbeats, Timeout: w.timeout})
+			out = append(out, backends.Suspect{Sidecar: sidecar, Heartbeats: w.heartbeats, Timeout: w.timeout})
 		}
 	}
 	return out

@@ -39,13 +39,13 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 			}
 			return res
 		}
-		if _, err := db.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); err != nil {
+		if _, err := db.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: host, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
-		slots := []backends.Slot{{Token: backends.Token{Host: host, Number: 1}}}
+		slots := []backends.Slot{{Token: backends.Token{Sidecar: host, Number: 1}}}
 		k.Leases.Expect(slots)
-		res := commit(backends.CommitContent{Host: host, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: slots, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
+		res := commit(backends.CommitContent{Sidecar: host, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: slots, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		jobs := res.Claims[0].Jobs
 		if len(jobs) != 1 || !k.Leases.Give(jobs, new(quota.Session), true, time.Now()) {
 			t.Fatalf("claimed %+v", res)

@@ -16,7 +16,7 @@ func TestHandOutOfAFailedSettleIsRecorded(t *testing.T) {
 	var jobs []backends.Job
 	var slots []backends.Slot
 	for i := range 4 {
-		token := backends.Token{Host: 1, Number: uint64(i + 1)}
+		token := backends.Token{Sidecar: 1, Number: uint64(i + 1)}
 		jobs = append(jobs, backends.Job{ID: string(rune('a' + i)), Queue: "q", Token: token})
 		slots = append(slots, backends.Slot{Token: token})
 	}

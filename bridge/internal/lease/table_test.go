@@ -13,7 +13,7 @@ import (
 // heartbeat is late, and the job was released (TestBadInput, once).
 func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	l := NewTable(func(map[string]string) (string, string) { return "", "" })
-	slots := []backends.Slot{{Token: backends.Token{Host: 1, Number: 7}}}
+	slots := []backends.Slot{{Token: backends.Token{Sidecar: 1, Number: 7}}}
 	forged := []backends.Lease{{Job: "5", Token: slots[0].Token}}
 	sess := new(quota.Session)
 	l.Expect(slots)

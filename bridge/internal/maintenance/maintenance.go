@@ -100,7 +100,7 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		swept, err := m.Backend.Maintain(batchCtx, backends.Maintenance{
 			Waiting:    m.Claims.Waiting(),
 			Suspects:   m.Heartbeat.Suspects(),
-			Host:       m.Heartbeat.Identity(),
+			Sidecar:    m.Heartbeat.Identity(),
 			Watched:    watched,
 			Prune:      prune,
 			Limit:      batchLimit,

@@ -13,7 +13,7 @@ func oneLife() (life func()) {
 	d := m.Databases.Of("main")
 	named := func(string) (bool, int) { return true, 0 }
 	d.Named.Store(&named)
-	leases := []backends.Lease{{Job: "1", Token: backends.Token{Host: 1, Number: 1}}}
+	leases := []backends.Lease{{Job: "1", Token: backends.Token{Sidecar: 1, Number: 1}}}
 	var ack, enqueue backends.Write = backends.Ack{Leases: leases}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}
 	q := d.Queue("q")
 	run := func(int) (*Queue, time.Duration) { return q, time.Second }

@@ -51,25 +51,25 @@ func (p *Pipeline) WhenAnswered(w *ClaimRequest, f func()) { p.dispatcher.WhenAn
 // ReturnUndelivered releases jobs that were claimed for a session that has ended.
 func (p *Pipeline) ReturnUndelivered(jobs []backends.Job) {
 	if len(jobs) > 0 {
-		p.executor.returnUndelivered(jobs[0].Token.Host, jobs)
+		p.executor.returnUndelivered(jobs[0].Token.Sidecar, jobs)
 	}
 }
 
 // HandOut gives the session as many jobs of an answer as fit one reply, and returns those. It releases the others.
 func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
-	host := a.Jobs[0].Token.Host
+	sidecar := a.Jobs[0].Token.Sidecar
 	// Checked again as late as possible: the process was possibly suspended since the commit, and other sidecars have
 	// the jobs then.
-	if p.heartbeat.Fresh() != host {
-		p.executor.returnUndelivered(host, a.Jobs)
+	if p.heartbeat.Fresh() != sidecar {
+		p.executor.returnUndelivered(sidecar, a.Jobs)
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
 	if p.stalls.since(a.Asked) {
-		p.executor.returnUndelivered(host, a.Jobs)
+		p.executor.returnUndelivered(sidecar, a.Jobs)
 		return nil, backends.Unavailable(errStalled)
 	}
 	if n := fitting(a.Jobs); n < len(a.Jobs) {
-		p.executor.returnUndelivered(host, a.Jobs[n:])
+		p.executor.returnUndelivered(sidecar, a.Jobs[n:])
 		a.Jobs = a.Jobs[:n]
 	}
 	now := time.Now()

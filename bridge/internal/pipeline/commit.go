@@ -147,7 +147,7 @@ func (e *executor) fail(p *PendingWrite, err error) {
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {
-	all, most := backends.CommitContent{Host: hostOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
+	all, most := backends.CommitContent{Sidecar: hostOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
 	if len(b.writes) > 0 {
 		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}
@@ -211,7 +211,7 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 	if len(groups) == 0 {
 		return
 	}
-	host := hostOf(groups)
+	sidecar := hostOf(groups)
 	var claimed, first int
 	for i := range groups {
 		for n := range groups[i].Len() {
@@ -221,9 +221,9 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 			first++
 		}
 	}
-	if claimed > 0 && !e.confirmed(hard, host) {
+	if claimed > 0 && !e.confirmed(hard, sidecar) {
 		for i := range results {
-			e.returnUndelivered(host, results[i].Jobs)
+			e.returnUndelivered(sidecar, results[i].Jobs)
 		}
 		for i := range groups {
 			e.dispatcher.Fail(groups[i], backends.Unavailable(errHeartbeatLate))
@@ -238,7 +238,7 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 			continue
 		}
 		if left := e.dispatcher.Deliver(groups[i], parts...); len(left) > 0 {
-			e.returnJobs(host, left)
+			e.returnJobs(sidecar, left)
 		}
 	}
 }
@@ -269,24 +269,24 @@ func (e *executor) failedClaim(g *dispatch.Group, parts []backends.ClaimResult) 
 	return failed
 }
 
-func (e *executor) confirmed(hard context.Context, host backends.Identity) bool {
-	if e.heartbeat.Fresh() == host {
+func (e *executor) confirmed(hard context.Context, sidecar backends.Identity) bool {
+	if e.heartbeat.Fresh() == sidecar {
 		return true
 	}
 	ctx, cancel := backendref.WithTimeout(hard, e.times.Timeout()/4)
 	defer cancel()
-	return e.heartbeat.Confirm(ctx, host)
+	return e.heartbeat.Confirm(ctx, sidecar)
 }
 
 // returnUndelivered is returnJobs for jobs that were on their way to a worker.
-func (e *executor) returnUndelivered(host backends.Identity, jobs []backends.Job) {
+func (e *executor) returnUndelivered(sidecar backends.Identity, jobs []backends.Job) {
 	e.dispatcher.MarkReturning(jobs)
-	e.returnJobs(host, jobs)
+	e.returnJobs(sidecar, jobs)
 }
 
 // returnJobs releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
 // counted them as returning. They are no longer if the release must be tried again: it is unknown for how long.
-func (e *executor) returnJobs(host backends.Identity, jobs []backends.Job) {
+func (e *executor) returnJobs(sidecar backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -297,7 +297,7 @@ func (e *executor) returnJobs(host backends.Identity, jobs []backends.Job) {
 	}
 	e.leases.BeginReturn(leases)
 	queues := queuesOfJobs(jobs)
-	e.release(host, leases, runs, func() { e.dispatcher.Returned(queues) })
+	e.release(sidecar, leases, runs, func() { e.dispatcher.Returned(queues) })
 }
 
 // queuesOfJobs returns the queue of each job.
@@ -311,8 +311,8 @@ func queuesOfJobs(jobs []backends.Job) []string {
 
 // release releases claims that no worker had, without using up an attempt, as far as they still belong to host. tried
 // can be nil. It is called when the first commit of the release has ended.
-func (e *executor) release(host backends.Identity, leases []backends.Lease, runs []lease.Run, tried func()) {
-	w := backends.Release{Leases: leases, Owner: host, Uncounted: true}
+func (e *executor) release(sidecar backends.Identity, leases []backends.Lease, runs []lease.Run, tried func()) {
+	w := backends.Release{Leases: leases, Owner: sidecar, Uncounted: true}
 	e.pushFree(&PendingWrite{write: w, runs: runs, onEnd: func(Outcome) { e.leases.Remove(leases) }, onTry: tried})
 }
 
@@ -327,5 +327,5 @@ func hostOf(groups []dispatch.Group) backends.Identity {
 	if len(groups) == 0 {
 		return 0
 	}
-	return groups[0].Slots[0].Token.Host
+	return groups[0].Slots[0].Token.Sidecar
 }

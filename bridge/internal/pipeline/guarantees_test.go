@@ -75,8 +75,8 @@ func TestWriteInACommitIsAnsweredByTheCommit(t *testing.T) {
 // the job would stay claimed, or its attempt would not count and its time limit would not begin.
 func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 	for what, write := range map[string]backends.Write{
-		"release":  backends.Release{Leases: []backends.Lease{{Token: backends.Token{Host: 1, Number: 2}}}, Owner: 1},
-		"hand-out": backends.Deliver{Deliveries: []backends.Delivery{{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: 2}}, Ago: time.Second}}},
+		"release":  backends.Release{Leases: []backends.Lease{{Token: backends.Token{Sidecar: 1, Number: 2}}}, Owner: 1},
+		"hand-out": backends.Deliver{Deliveries: []backends.Delivery{{Lease: backends.Lease{Token: backends.Token{Sidecar: 1, Number: 2}}, Ago: time.Second}}},
 	} {
 		for why, failure := range map[string]error{"unknown": backends.ErrUnknownOutcome, "locked": &backends.LockedError{Err: errors.New("it waited")}} {
 			t.Run(what+" "+why, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestHandOutsAreRecordedApart(t *testing.T) {
 			}))
 			var d backends.Deliver
 			for n := range uint64(4) {
-				d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: n + 1}}})
+				d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: backends.Lease{Token: backends.Token{Sidecar: 1, Number: n + 1}}})
 			}
 			o := <-p.executor.pushFree(&PendingWrite{write: d}).Done
 			want := []uint64{1, 3, 4}
@@ -163,7 +163,7 @@ func TestWritesSurviveAnEviction(t *testing.T) {
 		go func() { claimed <- w.claim(t, "q", true) }()
 		synctest.Wait()
 		w.enqueue(t, "q")
-		if jobs := <-claimed; len(jobs) != 1 || jobs[0].Token.Host == before || evictions.Load() == 0 {
+		if jobs := <-claimed; len(jobs) != 1 || jobs[0].Token.Sidecar == before || evictions.Load() == 0 {
 			t.Errorf("claimed %+v after %d evictions, want a job under a new identity", jobs, evictions.Load())
 		}
 	})

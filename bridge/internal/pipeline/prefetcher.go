@@ -92,12 +92,12 @@ func (p *prefetcher) returnOlder(limit time.Duration) (left bool) {
 // returnJobs releases prefetched jobs.
 func (p *prefetcher) returnJobs(jobs []backends.Job) {
 	for len(jobs) > 0 { // by host, because the identity can change between two claims
-		host := jobs[0].Token.Host
+		sidecar := jobs[0].Token.Sidecar
 		n := 0
-		for n < len(jobs) && jobs[n].Token.Host == host {
+		for n < len(jobs) && jobs[n].Token.Sidecar == sidecar {
 			n++
 		}
-		p.executor.returnJobs(host, jobs[:n])
+		p.executor.returnJobs(sidecar, jobs[:n])
 		jobs = jobs[n:]
 	}
 }

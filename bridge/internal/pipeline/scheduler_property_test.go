@@ -51,7 +51,7 @@ func (w *world) push(t *rapid.T) {
 			p.size.bytes = rapid.SampledFrom([]int64{1 << 10, 1 << 20, batchBytes + 1}).Draw(t, "bytes")
 		case 2:
 			n := uint64(rapid.IntRange(1, 9).Draw(t, "lease"))
-			p.write, p.size.settled = backends.Ack{Leases: []backends.Lease{{Token: backends.Token{Host: 1, Number: n}}}}, 1
+			p.write, p.size.settled = backends.Ack{Leases: []backends.Lease{{Token: backends.Token{Sidecar: 1, Number: n}}}}, 1
 		}
 		w.live = append(w.live, p)
 		if w.s.push(p) {

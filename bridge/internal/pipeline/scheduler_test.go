@@ -306,8 +306,8 @@ func TestLinger(t *testing.T) {
 // TestOneCommitHasEachLeaseOnce shows that two writes about one lease never share a commit, whatever the database
 // does with them.
 func TestOneCommitHasEachLeaseOnce(t *testing.T) {
-	lease := backends.Lease{Token: backends.Token{Host: 1, Number: 2}, Job: "7"}
-	other := backends.Lease{Token: backends.Token{Host: 1, Number: 3}, Job: "8"}
+	lease := backends.Lease{Token: backends.Token{Sidecar: 1, Number: 2}, Job: "7"}
+	other := backends.Lease{Token: backends.Token{Sidecar: 1, Number: 3}, Job: "8"}
 	c := queuedWrites(
 		&PendingWrite{write: backends.Ack{Leases: []backends.Lease{lease}}},
 		&PendingWrite{write: backends.Nack{Leases: []backends.Lease{other, lease}}},
@@ -344,7 +344,7 @@ func TestOneCommitIsBounded(t *testing.T) {
 func TestCommitsAtOnceShareNoLease(t *testing.T) {
 	s := newScheduler(backends.Info{WriteCommits: 2})
 	spare := func() bool { return true }
-	lease := backends.Lease{Job: "1", Token: backends.Token{Host: 1, Number: 1}}
+	lease := backends.Lease{Job: "1", Token: backends.Token{Sidecar: 1, Number: 1}}
 	for range 2 {
 		add(&s, &PendingWrite{write: backends.Ack{Leases: []backends.Lease{lease}}, session: &quota.Session{}})
 	}

@@ -24,7 +24,7 @@ var b64 = base64.RawURLEncoding.Strict()
 // FormatLease returns the lease string of a lease of the database with that id.
 func FormatLease(database string, l backends.Lease) string {
 	var raw [16]byte
-	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
+	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Sidecar))
 	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
 	var short [128]byte // long enough for the ids of most engines
 	out := append(short[:0], leaseVersion...)
@@ -57,7 +57,7 @@ func ParseLease(s string) (database string, l backends.Lease, ok bool) {
 	if _, err := b64.Decode(raw[:], []byte(token)); err != nil {
 		return "", l, false
 	}
-	l.Token.Host = backends.Identity(binary.BigEndian.Uint64(raw[:8]))
+	l.Token.Sidecar = backends.Identity(binary.BigEndian.Uint64(raw[:8]))
 	l.Token.Number = binary.BigEndian.Uint64(raw[8:])
 	if coded, isCoded := strings.CutPrefix(job, "_"); isCoded {
 		id, err := b64.DecodeString(coded)

@@ -14,8 +14,8 @@ func TestFormatLease(t *testing.T) {
 		want := backends.Lease{
 			Job: rapid.StringN(1, 80, 255).Draw(t, "job"),
 			Token: backends.Token{
-				Host:   backends.Identity(rapid.Uint64().Draw(t, "host")),
-				Number: rapid.Uint64().Draw(t, "number"),
+				Sidecar: backends.Identity(rapid.Uint64().Draw(t, "host")),
+				Number:  rapid.Uint64().Draw(t, "number"),
 			},
 		}
 		text := FormatLease("0123456789a", want)
@@ -30,8 +30,8 @@ func TestFormatLease(t *testing.T) {
 }
 
 func FuzzParseLease(f *testing.F) {
-	f.Add(FormatLease("0123456789a", backends.Lease{Job: "17", Token: backends.Token{Host: 1, Number: 2}}))
-	f.Add(FormatLease("0123456789a", backends.Lease{Job: "a.b", Token: backends.Token{Host: 1, Number: 2}}))
+	f.Add(FormatLease("0123456789a", backends.Lease{Job: "17", Token: backends.Token{Sidecar: 1, Number: 2}}))
+	f.Add(FormatLease("0123456789a", backends.Lease{Job: "a.b", Token: backends.Token{Sidecar: 1, Number: 2}}))
 	f.Add("1...")
 	f.Add("1.0123456789a.AAAAAAAAAAEAAAAAAAAAAg._MQ") // the job 1, encoded although it is all digits
 	f.Fuzz(func(t *testing.T, s string) {

@@ -137,8 +137,8 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 
 // FromPeer returns a sidecar of a database, whose row was read age ago. self is the identity of this sidecar.
 func FromPeer(database string, p *backends.Peer, age time.Duration, self backends.Identity) protocol.Sidecar {
-	s := protocol.Sidecar{Database: database, Sidecar: fmt.Sprintf("%016x", uint64(p.Host)), Name: p.Name, Version: p.Version,
-		State: protocol.SidecarAlive, HeartbeatAgeMS: max(0, p.Timeout-p.Left+age).Milliseconds(), StatsLeader: p.DepthLeader, Self: p.Host == self}
+	s := protocol.Sidecar{Database: database, Sidecar: fmt.Sprintf("%016x", uint64(p.Sidecar)), Name: p.Name, Version: p.Version,
+		State: protocol.SidecarAlive, HeartbeatAgeMS: max(0, p.Timeout-p.Left+age).Milliseconds(), StatsLeader: p.DepthLeader, Self: p.Sidecar == self}
 	switch {
 	case p.Dead:
 		s.State = protocol.SidecarDead

@@ -93,7 +93,7 @@ func ParseHandle(job string) (id int64, ok bool) {
 
 // Proof is the lease that the claim gave to the worker.
 func (l *Lease) Proof() backends.Lease {
-	return backends.Lease{Job: l.Handle(), Token: backends.Token{Host: backends.Identity(l.Host), Number: uint64(l.Number)}}
+	return backends.Lease{Job: l.Handle(), Token: backends.Token{Sidecar: backends.Identity(l.Host), Number: uint64(l.Number)}}
 }
 
 // ProvedBy reports whether p is the lease that the claim gave to the worker. owner, if it is not

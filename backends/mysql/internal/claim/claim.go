@@ -17,9 +17,9 @@ import (
 // statements as each needs.
 type claim struct {
 	backends.Claim
-	f    *Finder
-	host backends.Identity
-	left int64 // bytes that the claim can still return
+	f       *Finder
+	sidecar backends.Identity
+	left    int64 // bytes that the claim can still return
 
 	careful *core.Careful // nil: it leaves no rows out
 	res     backends.ClaimResult

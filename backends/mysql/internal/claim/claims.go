@@ -21,21 +21,21 @@ type queuesState struct {
 
 // claims are the claims of one transaction.
 type claims struct {
-	f      *Finder
-	tx     Tx
-	host   backends.Identity
-	all    []*claim
-	queues []string // of all claims, each once
-	locked bool     // the queues' rows are locked, if the server has no SKIP LOCKED
-	end    queuesState
+	f       *Finder
+	tx      Tx
+	sidecar backends.Identity
+	all     []*claim
+	queues  []string // of all claims, each once
+	locked  bool     // the queues' rows are locked, if the server has no SKIP LOCKED
+	end     queuesState
 }
 
 // Start implements core.OwnClaimer. queues are those of all claims, each once.
-func (f *Finder) Start(t Tx, queues []string, host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
-	k := &claims{f: f, tx: t, host: host, queues: queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
+func (f *Finder) Start(t Tx, queues []string, sidecar backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
+	k := &claims{f: f, tx: t, sidecar: sidecar, queues: queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
 	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		k.all = append(k.all, &claim{Claim: c, f: f, host: host, left: c.MaxBytes, careful: careful,
+		k.all = append(k.all, &claim{Claim: c, f: f, sidecar: sidecar, left: c.MaxBytes, careful: careful,
 			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
 	}
 	k.queueScans()
@@ -91,7 +91,7 @@ func (k *claims) queueScans() {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
 			}
 		}
-	}, k.f.SQL.Status, int64(k.host), session.Texts(asked))
+	}, k.f.SQL.Status, int64(k.sidecar), session.Texts(asked))
 }
 
 // Finish implements core.Claims. The claims take the rows that they locked, and continue if they can get

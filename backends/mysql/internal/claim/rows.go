@@ -63,7 +63,7 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
 		alone := slot.Alone(int(r.attempts)+1, int(limit), int(r.losses))
 		a := claimGroup{
-			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
+			host: int64(slot.Token.Sidecar), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
 			uncounted: slot.Uncounted(int(r.unrecorded), int(limit), alone), prefetch: slot.Prefetch || alone,
 		}
 		worker := slot.Worker
@@ -102,7 +102,7 @@ func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 		of := session.Texts(g.worker)
 		workers = session.Part{SQL: "NULLIF(ELT(INTERVAL(id, " + session.List(g.id) + "), " + of.SQL + "), '')", Args: of.Args}
 	}
-	t.Add(c.f.SQL.Take, int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
+	t.Add(c.f.SQL.Take, int64(c.sidecar), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
 		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
 		session.Positive(a.lease), deadline, due, a.host, table.Among(g.id, g.number), workers, session.IDs(g.id))
 }
