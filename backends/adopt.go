@@ -148,7 +148,7 @@ type TxHooks struct {
 	// notifies other sidecars. nil: no queues.
 	Freed func() []string
 
-	Claims bool // the hooks claim jobs: if CommitContent.Host isn't alive, the error is ErrEvicted
+	Claims bool // the hooks claim jobs: if CommitContent.Sidecar isn't alive, the error is ErrEvicted
 	Writes bool // the hooks do more than claim: the commit must be durable
 }
 

@@ -44,15 +44,15 @@ type Backend interface {
 	// constraint), the whole commit fails with a *RefusedError. The caller then commits each of its members
 	// alone.
 	//
-	// If the batch has claims and CommitContent.Host is no longer alive, the error is ErrEvicted and nothing of the
-	// batch happens. A batch without claims doesn't need a living host.
+	// If the batch has claims and CommitContent.Sidecar is no longer alive, the error is ErrEvicted and nothing of the
+	// batch happens. A batch without claims doesn't need a living sidecar.
 	Commit(ctx context.Context, b CommitContent) (Results, error)
 
 	// Heartbeat proves that a sidecar is alive. It uses a connection of its own, so that no load delays it. See
 	// HeartbeatKind for the kinds.
 	Heartbeat(ctx context.Context, b Heartbeat) (HeartbeatResult, error)
 
-	// ClaimedBy lists claimed rows whose claim belongs to host. It returns at most limit of them, in ascending
+	// ClaimedBy lists claimed rows whose claim belongs to the sidecar. It returns at most limit of them, in ascending
 	// order of job ids, from the first one after the id `after`. If after is empty, it starts at the beginning.
 	// The order is the backend's own. It is stable, and can differ from the order of the strings.
 	ClaimedBy(ctx context.Context, sidecar Identity, after string, limit int) ([]ClaimedJob, error)

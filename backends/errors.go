@@ -12,7 +12,7 @@ var (
 	// either.
 	ErrUnknownOutcome = errors.New("the connection broke inside the commit and its outcome could not be found out")
 
-	// ErrEvicted means that another sidecar declared the batch's host dead. Nothing was claimed or written. The
+	// ErrEvicted means that another sidecar declared the sidecar dead. Nothing was claimed or written. The
 	// sidecar must join again under a new Identity before it claims.
 	ErrEvicted = errors.New("another sidecar declared this one dead: its heartbeat was late")
 

@@ -38,7 +38,7 @@ func (h *heldLeases) keep(leases []*lease.Lease) {
 		h.all = map[int64]lease.Lease{}
 	}
 	for _, l := range leases {
-		if l.Host != 0 && !l.InTx {
+		if l.Sidecar != 0 && !l.InTx {
 			h.all[l.ID] = *l
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Store) ClaimedBy(ctx context.Context, sidecar backends.Identity, after 
 	if err := s.Query(ctx, st); err != nil {
 		return nil, err
 	}
-	for _, j := range s.tx.find(func(j *txJob) bool { return j.lease.Host == int64(sidecar) && j.lease.ID > last }) {
+	for _, j := range s.tx.find(func(j *txJob) bool { return j.lease.Sidecar == int64(sidecar) && j.lease.ID > last }) {
 		claims[j.lease.ID] = j.lease
 	}
 	for _, l := range claims.sorted() {

@@ -137,8 +137,8 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 	var ids, hosts, numbers []int64
 	oneHost := true
 	for _, l := range leases {
-		ids, hosts, numbers = append(ids, l.ID), append(hosts, l.Host), append(numbers, l.Number)
-		oneHost = oneHost && l.Host == leases[0].Host
+		ids, hosts, numbers = append(ids, l.ID), append(hosts, l.Sidecar), append(numbers, l.Number)
+		oneHost = oneHost && l.Sidecar == leases[0].Sidecar
 	}
 	var sidecars any = table.Among(ids, hosts)
 	if oneHost {

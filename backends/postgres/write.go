@@ -139,7 +139,7 @@ type leases struct{ id, host, number []int64 }
 func arrays(all []core.Lease) (l leases) {
 	l.id, l.host, l.number = make([]int64, 0, len(all)), make([]int64, 0, len(all)), make([]int64, 0, len(all))
 	for _, x := range all {
-		l.id, l.host, l.number = append(l.id, x.ID), append(l.host, x.Host), append(l.number, x.Number)
+		l.id, l.host, l.number = append(l.id, x.ID), append(l.host, x.Sidecar), append(l.number, x.Number)
 	}
 	return l
 }

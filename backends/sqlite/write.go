@@ -122,7 +122,7 @@ func text(s string) any {
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	for i, l := range leases {
 		t.do(func() error {
-			n, err := t.exec(t.sql.ackPlain, l.ID, l.Host, l.Number)
+			n, err := t.exec(t.sql.ackPlain, l.ID, l.Sidecar, l.Number)
 			if n > 0 {
 				ended(i)
 			}
@@ -136,7 +136,7 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 func (t *tx) Deliver(leases []core.Lease, deliveries []backends.Delivery, recorded func(i int)) {
 	for i, l := range leases {
 		t.do(func() error {
-			n, err := t.exec(t.sql.deliver, t.now, deliveries[i].Ago.Milliseconds(), text(deliveries[i].Worker), l.ID, l.Host, l.Number)
+			n, err := t.exec(t.sql.deliver, t.now, deliveries[i].Ago.Milliseconds(), text(deliveries[i].Worker), l.ID, l.Sidecar, l.Number)
 			if n > 0 {
 				recorded(i)
 			}

@@ -96,10 +96,10 @@ func text(s string) *string {
 }
 
 type leaseRow struct {
-	N      int   `json:"n"`
-	ID     int64 `json:"id"`
-	Host   int64 `json:"sidecar"`
-	Number int64 `json:"number"`
+	N       int   `json:"n"`
+	ID      int64 `json:"id"`
+	Sidecar int64 `json:"sidecar"`
+	Number  int64 `json:"number"`
 }
 
 type ackRow struct {
@@ -206,12 +206,12 @@ type policyRow struct {
 }
 
 type slotRow struct {
-	Slot   int     `json:"slot"`
-	Host   int64   `json:"sidecar"`
-	Number int64   `json:"number"`
-	Lease  *int64  `json:"lease_ms,omitempty"`
-	Worker *string `json:"worker,omitempty"`
-	Ahead  int     `json:"prefetched"`
+	Slot    int     `json:"slot"`
+	Sidecar int64   `json:"sidecar"`
+	Number  int64   `json:"number"`
+	Lease   *int64  `json:"lease_ms,omitempty"`
+	Worker  *string `json:"worker,omitempty"`
+	Ahead   int     `json:"prefetched"`
 }
 
 type buryRow struct {
@@ -247,10 +247,10 @@ func idRows(ids []int64) []idRow {
 	return rows
 }
 
-type hostRow struct {
-	Host  int64 `json:"sidecar"`
-	Beats int64 `json:"heartbeats"`
-	Lease int64 `json:"lease_ms"`
+type sidecarRow struct {
+	Sidecar int64 `json:"sidecar"`
+	Beats   int64 `json:"heartbeats"`
+	Lease   int64 `json:"lease_ms"`
 }
 
 // onlyRow is a job of a list.

@@ -92,7 +92,7 @@ func TestLeaseDocuments(t *testing.T) {
 	t.Parallel()
 	token := backends.Token{Sidecar: math.MaxUint64, Number: 1 << 63}
 	row := &core.Row{ID: 7, Token: token}
-	for _, r := range readBack(t, document([]leaseRow{rowOfClaim(0, row), rowOfLease(0, core.Lease{ID: 7, Host: -1, Number: math.MinInt64})})) {
+	for _, r := range readBack(t, document([]leaseRow{rowOfClaim(0, row), rowOfLease(0, core.Lease{ID: 7, Sidecar: -1, Number: math.MinInt64})})) {
 		if integer(t, r["id"]) != 7 || integer(t, r["sidecar"]) != -1 || integer(t, r["number"]) != math.MinInt64 {
 			t.Errorf("%v", r)
 		}

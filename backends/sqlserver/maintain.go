@@ -107,10 +107,10 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 
 // MarkDead implements core.Maintainer.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
-	var rows []hostRow
+	var rows []sidecarRow
 	for _, s := range suspects {
-		r := hostRow{int64(s.Sidecar), int64(s.Heartbeats), ms(s.Timeout)}
-		if !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
+		r := sidecarRow{int64(s.Sidecar), int64(s.Heartbeats), ms(s.Timeout)}
+		if !slices.ContainsFunc(rows, func(x sidecarRow) bool { return x.Sidecar == r.Sidecar }) {
 			rows = append(rows, r)
 		}
 	}

@@ -272,7 +272,7 @@ func (t *tx) changes(all []*core.Row, changed func(*core.Row)) reader {
 	}
 }
 
-func rowOfLease(n int, l core.Lease) leaseRow { return leaseRow{n, l.ID, l.Host, l.Number} }
+func rowOfLease(n int, l core.Lease) leaseRow { return leaseRow{n, l.ID, l.Sidecar, l.Number} }
 
 func rowOfClaim(n int, r *core.Row) leaseRow {
 	return leaseRow{n, r.ID, int64(r.Token.Sidecar), int64(r.Token.Number)}

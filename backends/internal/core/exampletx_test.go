@@ -70,7 +70,7 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	for i, l := range leases {
 		r := t.jobs[l.ID]
-		if r != nil && r.state == backends.StateClaimed && int64(r.token.Sidecar) == l.Host && int64(r.token.Number) == l.Number && r.policy.RetainDone == 0 && r.key == "" {
+		if r != nil && r.state == backends.StateClaimed && int64(r.token.Sidecar) == l.Sidecar && int64(r.token.Number) == l.Number && r.policy.RetainDone == 0 && r.key == "" {
 			delete(t.jobs, l.ID)
 			ended(i)
 		}

@@ -20,7 +20,7 @@ type DueQuery struct {
 	Refused []int64
 
 	Sidecar backends.Identity // the sidecar that asks
-	Watched bool              // see backends.Maintenance: only the work of Host matters, and Owners is false
+	Watched bool              // see backends.Maintenance: only the work of Sidecar matters, and Owners is false
 
 	// Waiting are queues from which workers wait for jobs. Pieces are the pieces of them to scan.
 	Waiting []string

@@ -8,9 +8,9 @@ import (
 
 // Lease names a claimed row and proves the claim, as the table stores it.
 type Lease struct {
-	ID           int64 // 0: the text isn't an id, so no row has it
-	Host, Number int64 // the token
-	Owner        int64 // not 0: the claim must belong to this sidecar
+	ID              int64 // 0: the text isn't an id, so no row has it
+	Sidecar, Number int64 // the token
+	Owner           int64 // not 0: the claim must belong to this sidecar
 
 	Result []byte // of an ack, for Writer.Ack of an engine with Traits.AcksAll; nil: none
 }
@@ -81,7 +81,7 @@ type Change struct {
 // proves reports whether the lease is that of the row's present claim.
 func (r *Row) proves(l Lease) bool {
 	ended := r.Change.Kind == Ended || r.Change.Kind == Deleted
-	return !ended && int64(r.Token.Sidecar) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
+	return !ended && int64(r.Token.Sidecar) == l.Sidecar && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
 }
 
 // endsKey reports whether the change writes to the row of the job's key.

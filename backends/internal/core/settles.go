@@ -44,7 +44,7 @@ func (c *Commit) list() (distinct bool) {
 			}
 			seen[id] = true
 			c.settles = append(c.settles, settle{
-				Lease: Lease{ID: id, Host: int64(l.Token.Sidecar), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
+				Lease: Lease{ID: id, Sidecar: int64(l.Token.Sidecar), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
 				write: i, n: n,
 			})
 		}

@@ -52,9 +52,9 @@ func (e *executor) commit(hard context.Context, b batch) error {
 		e.deliverClaims(hard, b.claims, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
-		// Nothing happened. The writes do not need the host. The claims are included again under the next identity.
+		// Nothing happened. The writes do not need a living sidecar. The claims are included again under the next identity.
 		e.dropClaims(b.claims, backends.Unavailable(err))
-		e.heartbeat.DropIdentity(hostOf(b.claims))
+		e.heartbeat.DropIdentity(sidecarOf(b.claims))
 		e.heartbeat.SendNow()
 		if len(b.writes) == 0 {
 			return nil
@@ -147,7 +147,7 @@ func (e *executor) fail(p *PendingWrite, err error) {
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {
-	all, most := backends.CommitContent{Sidecar: hostOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
+	all, most := backends.CommitContent{Sidecar: sidecarOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
 	if len(b.writes) > 0 {
 		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}
@@ -211,7 +211,7 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 	if len(groups) == 0 {
 		return
 	}
-	sidecar := hostOf(groups)
+	sidecar := sidecarOf(groups)
 	var claimed, first int
 	for i := range groups {
 		for n := range groups[i].Len() {
@@ -309,7 +309,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release releases claims that no worker had, without using up an attempt, as far as they still belong to host. tried
+// release releases claims that no worker had, without using up an attempt, as far as they still belong to the sidecar. tried
 // can be nil. It is called when the first commit of the release has ended.
 func (e *executor) release(sidecar backends.Identity, leases []backends.Lease, runs []lease.Run, tried func()) {
 	w := backends.Release{Leases: leases, Owner: sidecar, Uncounted: true}
@@ -323,7 +323,7 @@ func (e *executor) dropClaims(groups []dispatch.Group, err error) {
 	}
 }
 
-func hostOf(groups []dispatch.Group) backends.Identity {
+func sidecarOf(groups []dispatch.Group) backends.Identity {
 	if len(groups) == 0 {
 		return 0
 	}

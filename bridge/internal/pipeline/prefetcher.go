@@ -91,7 +91,7 @@ func (p *prefetcher) returnOlder(limit time.Duration) (left bool) {
 
 // returnJobs releases prefetched jobs.
 func (p *prefetcher) returnJobs(jobs []backends.Job) {
-	for len(jobs) > 0 { // by host, because the identity can change between two claims
+	for len(jobs) > 0 { // by sidecar, because the identity can change between two claims
 		sidecar := jobs[0].Token.Sidecar
 		n := 0
 		for n < len(jobs) && jobs[n].Token.Sidecar == sidecar {

@@ -42,16 +42,16 @@ type Lease struct {
 	Limit               int
 	Backoff, BackoffMax int64 // milliseconds
 
-	Host, Number int64 // the token; Host 0: there is no claim
-	Owner        int64
-	Length       int64 // milliseconds; 0: a session lease
-	Deadline     int64 // of the job's run
-	DueAt        int64
-	ClaimedAt    int64
-	Worker       string
-	Shown        map[mapping.Role]string // what the claim wrote into the job's row
-	Before       map[mapping.Role]string // what the row had there before, if that wasn't NULL; a dead row's stays
-	Failures     []Failure
+	Sidecar, Number int64 // the token; Host 0: there is no claim
+	Owner           int64
+	Length          int64 // milliseconds; 0: a session lease
+	Deadline        int64 // of the job's run
+	DueAt           int64
+	ClaimedAt       int64
+	Worker          string
+	Shown           map[mapping.Role]string // what the claim wrote into the job's row
+	Before          map[mapping.Role]string // what the row had there before, if that wasn't NULL; a dead row's stays
+	Failures        []Failure
 
 	Now     int64 // when the row was read
 	Changed int64 // when the row was written
@@ -93,13 +93,13 @@ func ParseHandle(job string) (id int64, ok bool) {
 
 // Proof is the lease that the claim gave to the worker.
 func (l *Lease) Proof() backends.Lease {
-	return backends.Lease{Job: l.Handle(), Token: backends.Token{Sidecar: backends.Identity(l.Host), Number: uint64(l.Number)}}
+	return backends.Lease{Job: l.Handle(), Token: backends.Token{Sidecar: backends.Identity(l.Sidecar), Number: uint64(l.Number)}}
 }
 
 // ProvedBy reports whether p is the lease that the claim gave to the worker. owner, if it is not
 // 0, also has to be the claim's.
 func (l *Lease) ProvedBy(p backends.Lease, owner backends.Identity) bool {
-	return l.Host != 0 && l.Proof() == p && (owner == 0 || l.Owner == int64(owner))
+	return l.Sidecar != 0 && l.Proof() == p && (owner == 0 || l.Owner == int64(owner))
 }
 
 // AttemptState is what the rules of attempts ask for.
@@ -112,7 +112,7 @@ func (l *Lease) AttemptState() backends.AttemptState {
 
 // EndClaim removes the claim from the lease.
 func (l *Lease) EndClaim() {
-	l.Host, l.Number, l.Owner, l.Length, l.Deadline, l.DueAt, l.ClaimedAt = 0, 0, 0, 0, 0, 0, 0
+	l.Sidecar, l.Number, l.Owner, l.Length, l.Deadline, l.DueAt, l.ClaimedAt = 0, 0, 0, 0, 0, 0, 0
 	l.Worker, l.Shown, l.Before = "", nil, nil
 }
 
@@ -145,5 +145,5 @@ func (l *Lease) LastError() string {
 
 // empty reports whether the row has nothing to keep.
 func (l *Lease) empty() bool {
-	return l.Host == 0 && l.Attempts == 0 && l.Losses == 0 && l.NotBefore == 0 && len(l.Failures) == 0
+	return l.Sidecar == 0 && l.Attempts == 0 && l.Losses == 0 && l.NotBefore == 0 && len(l.Failures) == 0
 }

@@ -83,7 +83,7 @@ func Read(cells [][]byte) (*Lease, error) {
 	var limit, attempts, losses int64
 	for i, to := range []*int64{
 		&l.ID, &l.Fence, &attempts, &losses, &l.NotBefore, &limit, &l.Backoff, &l.BackoffMax,
-		&l.Host, &l.Number, &l.Owner, &l.Length, &l.Deadline, &l.DueAt, &l.ClaimedAt, &l.Changed,
+		&l.Sidecar, &l.Number, &l.Owner, &l.Length, &l.Deadline, &l.DueAt, &l.ClaimedAt, &l.Changed,
 	} {
 		if err := query.Int(cells[i], to); err != nil {
 			return nil, fmt.Errorf("%s, column %s: %w", Table, numberColumns[i], err)
@@ -121,7 +121,7 @@ func (l *Lease) values() ([]any, error) {
 	}
 	return []any{
 		l.ID, l.Fence, int64(l.Attempts), int64(l.Losses), orNull(l.NotBefore), int64(l.Limit), l.Backoff, l.BackoffMax,
-		orNull(l.Host), orNull(l.Number), orNull(l.Owner), orNull(l.Length), orNull(l.Deadline), orNull(l.DueAt), orNull(l.ClaimedAt), l.Now,
+		orNull(l.Sidecar), orNull(l.Number), orNull(l.Owner), orNull(l.Length), orNull(l.Deadline), orNull(l.DueAt), orNull(l.ClaimedAt), l.Now,
 		l.Queue, l.Item, worker, shown, failures,
 	}, errors.Join(err, err2)
 }

@@ -219,7 +219,7 @@ func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, token
 	}
 	l.Attempts++
 	l.Limit, l.Backoff, l.BackoffMax = cmp.Or(int(r.limit), p.MaxAttempts), p.Backoff.Milliseconds(), p.BackoffMax.Milliseconds()
-	l.Host, l.Number, l.Owner = int64(slot.Token.Sidecar), int64(slot.Token.Number), int64(slot.Token.Sidecar)
+	l.Sidecar, l.Number, l.Owner = int64(slot.Token.Sidecar), int64(slot.Token.Number), int64(slot.Token.Sidecar)
 	l.Length, l.Deadline = max(slot.Lease, 0).Milliseconds(), 0
 	if p.Timeout > 0 {
 		l.Deadline = r.Now + p.Timeout.Milliseconds()

@@ -159,7 +159,7 @@ func (q *Queue) AddLease(v *backends.View, l *lease.Lease) {
 	if !q.Has(mapping.Attempts) {
 		v.Attempt = l.Attempts
 	}
-	if l.Host != 0 {
+	if l.Sidecar != 0 {
 		v.Worker, v.ClaimedAt = l.Worker, time.UnixMilli(l.ClaimedAt).UTC()
 	}
 	if l.NotBefore > 0 && l.NotBefore < lease.Never && v.RunAt.IsZero() {
