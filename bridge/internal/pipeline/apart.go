@@ -114,7 +114,7 @@ func (e *executor) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 			one = w
 		}
 		part := &PendingWrite{
-			write: one, number: p.number, size: sizeOf(one), holder: p.holder, pushed: p.pushed, state: committing, Done: make(chan Outcome, 1),
+			write: one, position: p.position, size: sizeOf(one), holder: p.holder, pushed: p.pushed, state: committing, Done: make(chan Outcome, 1),
 		}
 		if i < len(p.runs) {
 			part.runs = p.runs[i : i+1]

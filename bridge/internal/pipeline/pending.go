@@ -19,7 +19,7 @@ type PendingWrite struct {
 	session  *quota.Session // session that waits for it; nil: none
 	received time.Time      // when its request arrived; zero: not known
 	pushed   time.Time      // of a Deliver
-	number   uint64         // grows in the order of push
+	position uint64         // grows in the order of push
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size     size

@@ -101,7 +101,7 @@ type writeCommit struct {
 // push queues a write. It reports whether the loop of the writes must be woken.
 func (s *scheduler) push(p *PendingWrite) (wake bool) {
 	s.pushed++
-	p.number = s.pushed
+	p.position = s.pushed
 	s.queue = append(s.queue, p)
 	if !s.fair.Over(p.session) {
 		s.arrived++
@@ -356,10 +356,10 @@ func (s *scheduler) countWaiting(writes []*PendingWrite) (n int, over bool) {
 // over.
 func (s *scheduler) putBack(writes []*PendingWrite) (over []*PendingWrite) {
 	again, over := requeue(writes)
-	slices.SortFunc(again, func(a, b *PendingWrite) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(again, func(a, b *PendingWrite) int { return cmp.Compare(a.position, b.position) })
 	all := make([]*PendingWrite, 0, len(again)+len(s.queue))
 	for _, p := range s.queue {
-		for len(again) > 0 && again[0].number < p.number {
+		for len(again) > 0 && again[0].position < p.position {
 			all, again = append(all, again[0]), again[1:]
 		}
 		all = append(all, p)

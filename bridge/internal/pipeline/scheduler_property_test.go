@@ -151,10 +151,10 @@ func (w *world) checkCommit(t *rapid.T, c *writeCommit, units int) {
 		if p.state != committing || !slices.Contains(w.live, p) {
 			t.Fatalf("a write in state %d is in a commit", p.state)
 		}
-		if last := w.committed[p.session]; p.session != nil && !w.disorder[p.session] && p.number < last {
-			t.Fatalf("write %d of a session comes after %d", p.number, last)
+		if last := w.committed[p.session]; p.session != nil && !w.disorder[p.session] && p.position < last {
+			t.Fatalf("write %d of a session comes after %d", p.position, last)
 		}
-		w.committed[p.session] = p.number
+		w.committed[p.session] = p.position
 		for _, other := range w.commits {
 			if p.session != nil && slices.ContainsFunc(other.writes, func(q *PendingWrite) bool { return q.session == p.session }) {
 				t.Fatal("two commits at once have writes of a session")
