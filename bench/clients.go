@@ -57,7 +57,7 @@ func goCommand(_ context.Context, repository string) (argv, env []string, err er
 
 // clients measures one process of each client, one job at a time and in batches, beside the same
 // loop with its language's own driver.
-func clients(ctx context.Context, p *place) (err error) {
+func clients(ctx context.Context, p *plan) (err error) {
 	if !p.Engine.Drivers {
 		return nil
 	}
@@ -100,7 +100,7 @@ func clients(ctx context.Context, p *place) (err error) {
 }
 
 // loops prints the median rates of a program, one job at a time and in batches.
-func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, error), argv, env []string) error {
+func (p *plan) loops(ctx context.Context, name string, fill func(n int) (int, error), argv, env []string) error {
 	var rates [2][]float64
 	for range p.Rounds {
 		for i, x := range []struct{ at, jobs int }{{1, p.Jobs / 4}, {p.Batch, p.Jobs}} {

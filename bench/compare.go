@@ -45,7 +45,7 @@ func (m *measuring) add(key, name string, f measure.Figures) {
 }
 
 // compare measures the sidecar beside direct SQL, step by step in turn.
-func compare(ctx context.Context, p *place) (err error) {
+func compare(ctx context.Context, p *plan) (err error) {
 	x, err := p.Site(ctx, p.Server, "compare")
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func compare(ctx context.Context, p *place) (err error) {
 }
 
 // round runs each measurement once, the sidecar's and the rivals' in turn.
-func (p *place) round(ctx context.Context, s *measure.Sidecar, d measure.Database, look func() (measure.Usage, error), m *measuring) error {
+func (p *plan) round(ctx context.Context, s *measure.Sidecar, d measure.Database, look func() (measure.Usage, error), m *measuring) error {
 	own, rivals := ownSteps(p.Options, "bench"), d.Rivals()
 	for i := range max(len(own), len(rivals)) {
 		if i < len(rivals) {

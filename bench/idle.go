@@ -20,7 +20,7 @@ const (
 
 // idle counts the sidecar's statements, and its memory, while its workers wait for jobs. Then they work, and it counts the
 // connections to the database.
-func idle(ctx context.Context, p *place) (err error) {
+func idle(ctx context.Context, p *plan) (err error) {
 	x, err := p.Site(ctx, p.Server, "idle")
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func idle(ctx context.Context, p *place) (err error) {
 }
 
 // crowd is the number of workers: a thousand, but not in a test.
-func (p *place) crowd() int {
+func (p *plan) crowd() int {
 	if p.Fast {
 		return p.Workers
 	}
@@ -41,7 +41,7 @@ func (p *place) crowd() int {
 }
 
 // wait measures while all workers wait.
-func (p *place) wait(ctx context.Context, x *measure.Site) error {
+func (p *plan) wait(ctx context.Context, x *measure.Site) error {
 	d, s := x.Database, x.Sidecar
 	wires := make([]*measure.Wire, p.crowd())
 	for i := range wires {
@@ -92,7 +92,7 @@ func (p *place) wait(ctx context.Context, x *measure.Site) error {
 }
 
 // busy counts the connections to the database every 100 ms while all workers claim and ack.
-func (p *place) busy(ctx context.Context, x *measure.Site) error {
+func (p *plan) busy(ctx context.Context, x *measure.Site) error {
 	n, most := p.crowd()*manyJobs, 0
 	if _, err := x.Sidecar.Load(p.Workers, n, measure.Enqueue("busy", p.Batch), nil); err != nil {
 		return err

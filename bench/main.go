@@ -32,7 +32,7 @@ import (
 // part is one section of a run.
 type part struct {
 	name string
-	run  func(ctx context.Context, p *place) error
+	run  func(ctx context.Context, p *plan) error
 }
 
 // parts are all parts in order.
@@ -54,7 +54,7 @@ func main() {
 }
 
 // comparePeers measures every peer with every workload. An engine without peers is compared with direct SQL.
-func comparePeers(ctx context.Context, p *place) error {
+func comparePeers(ctx context.Context, p *plan) error {
 	if !p.Engine.Drivers {
 		return compare(ctx, p)
 	}
@@ -139,8 +139,8 @@ func measureAll(ctx context.Context, out io.Writer, chosen []measure.Engine, o m
 	return errors.Join(failure, all.Err)
 }
 
-// place is the setup in which the parts measure an engine.
-type place struct{ *measure.Setup }
+// plan is what the parts need to measure an engine.
+type plan struct{ *measure.Setup }
 
 // measureEngine runs the parts on one engine.
 func measureEngine(ctx context.Context, out *measure.Report, e measure.Engine, o measure.Options) (err error) {
@@ -150,7 +150,7 @@ func measureEngine(ctx context.Context, out *measure.Report, e measure.Engine, o
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	o.Rows, o.Held = cmp.Or(o.Rows, e.Rows), max(cmp.Or(o.Held, e.Held), snapshotSteps)
-	p := &place{&measure.Setup{Options: o, Engine: e, Server: s, Out: out}}
+	p := &plan{&measure.Setup{Options: o, Engine: e, Server: s, Out: out}}
 	p.Out.Title(s.Version(), o)
 	wanted := strings.Split(o.Parts, ",")
 	for _, x := range parts {

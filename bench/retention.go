@@ -24,7 +24,7 @@ const (
 // retention compares the rates of two tables in turn, with the same number of finished jobs. The
 // jobs of one expire in another month. Those of the other have all expired, as after a month
 // without a sidecar. It continues until these are all pruned.
-func retention(ctx context.Context, p *place) (err error) {
+func retention(ctx context.Context, p *plan) (err error) {
 	began := time.Now()
 	kept, err := p.finished(ctx, "kept", time.Minute)
 	if err != nil {
@@ -81,7 +81,7 @@ func retention(ctx context.Context, p *place) (err error) {
 
 // stepWithout measures a step of kept while the sidecar of due is stopped and does not prune. That
 // affects nothing else, because it has its own database.
-func (p *place) stepWithout(ctx context.Context, due, kept *measure.Site) (measure.Figures, error) {
+func (p *plan) stepWithout(ctx context.Context, due, kept *measure.Site) (measure.Figures, error) {
 	if err := syscall.Kill(due.Sidecar.PID, syscall.SIGSTOP); err != nil {
 		return measure.Figures{}, err
 	}
@@ -89,7 +89,7 @@ func (p *place) stepWithout(ctx context.Context, due, kept *measure.Site) (measu
 	return f, errors.Join(err, syscall.Kill(due.Sidecar.PID, syscall.SIGCONT))
 }
 
-func (p *place) reportRetention(m measuring, pairs [2][]measure.Figures, seconds float64) {
+func (p *plan) reportRetention(m measuring, pairs [2][]measure.Figures, seconds float64) {
 	p.Out.Head()
 	p.Out.Row(m.names["kept"], m.of["kept"])
 	p.Out.Row(m.names["due"], m.of["due"])
@@ -99,7 +99,7 @@ func (p *place) reportRetention(m measuring, pairs [2][]measure.Figures, seconds
 
 // finished fills a database with finished jobs, and starts its sidecar. The first job expires after that time, the last
 // after another month.
-func (p *place) finished(ctx context.Context, name string, first time.Duration) (*measure.Site, error) {
+func (p *plan) finished(ctx context.Context, name string, first time.Duration) (*measure.Site, error) {
 	d, err := p.Server.Database(ctx, name)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (p *place) finished(ctx context.Context, name string, first time.Duration) 
 }
 
 // step enqueues jobs and processes them.
-func (p *place) step(ctx context.Context, x *measure.Site) (measure.Figures, error) {
+func (p *plan) step(ctx context.Context, x *measure.Site) (measure.Figures, error) {
 	if _, err := x.Sidecar.Load(p.Workers, p.Jobs, measure.Enqueue("bench", p.Batch), nil); err != nil {
 		return measure.Figures{}, err
 	}

@@ -13,7 +13,7 @@ var costAim = measure.Bound{Least: 0.9}
 
 // backlog compares a new small table with one that has many ready, scheduled and dead rows, in
 // turn.
-func backlog(ctx context.Context, p *place) (err error) {
+func backlog(ctx context.Context, p *plan) (err error) {
 	small, err := p.Site(ctx, p.Server, "small")
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ const snapshotSteps = 10
 
 // snapshot compares the rates of two new servers in turn, while another connection keeps a transaction open on one of them. (With
 // one server the other database would be slower, too, because some engines then keep everything that is deleted anywhere.)
-func snapshot(ctx context.Context, p *place) (err error) {
+func snapshot(ctx context.Context, p *plan) (err error) {
 	var servers [2]measure.Server
 	for i := range servers {
 		if servers[i], err = p.Engine.Start(ctx, p.Fast); err != nil {
@@ -82,7 +82,7 @@ func snapshot(ctx context.Context, p *place) (err error) {
 }
 
 // beside compares the rate of one server, beside a transaction, with the rate of the other one.
-func (p *place) beside(ctx context.Context, h measure.Hold, without, with measure.Server) (err error) {
+func (p *plan) beside(ctx context.Context, h measure.Hold, without, with measure.Server) (err error) {
 	free, err := p.Site(ctx, without, "free")
 	if err != nil {
 		return err

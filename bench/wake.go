@@ -20,7 +20,7 @@ const (
 
 // wake measures the time from an enqueue to the claim's reply at a waiting worker: on the same
 // host, and through another sidecar, with and without notifications.
-func wake(ctx context.Context, p *place) (err error) {
+func wake(ctx context.Context, p *plan) (err error) {
 	d, err := p.Server.Database(ctx, "wake")
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func wake(ctx context.Context, p *place) (err error) {
 	return p.Out.Err
 }
 
-func (p *place) wakeBetween(ctx context.Context, d measure.Database, quiet bool) (err error) {
+func (p *plan) wakeBetween(ctx context.Context, d measure.Database, quiet bool) (err error) {
 	a, err := measure.StartSidecar(ctx, p.Bin, d.URL(), quiet)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type workerCell struct {
 }
 
 // workers measures the worker of each client: with each ack before the next job, and behind it, in turn.
-func workers(ctx context.Context, p *place) (err error) {
+func workers(ctx context.Context, p *plan) (err error) {
 	repository, err := local.Repository()
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func workers(ctx context.Context, p *place) (err error) {
 }
 
 // worker lets a worker do the next number of jobs of its cell.
-func (p *place) worker(ctx context.Context, x *measure.Site, c *workerCell, ack string) (measure.Figures, error) {
+func (p *plan) worker(ctx context.Context, x *measure.Site, c *workerCell, ack string) (measure.Figures, error) {
 	n := max(c.jobs[ack], p.Batch, 2)                                                       // the time is that between two jobs
 	filled, err := x.Sidecar.Load(p.Workers, n, measure.Enqueue(clientQueue, p.Batch), nil) // whole batches
 	if err != nil {

@@ -37,19 +37,19 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	}
 	t.wrote = true
 	for part := range slices.Chunk(keys, keysAtOnce) {
-		any := t.anyKey(part)
-		t.Add(t.s.sql.insertMissingKeys, session.Part{SQL: repeated(t.s.sql.missingKey, ", ", len(part)), Args: any.Args})
+		one := t.anyKey(part)
+		t.Add(t.s.sql.insertMissingKeys, session.Part{SQL: repeated(t.s.sql.missingKey, ", ", len(part)), Args: one.Args})
 		t.Each(func(r *session.Result) {
 			m := &keyRow{job: r.Int(2), state: backends.State(r.Text(3)), expires: r.Instant(4)}
 			into[jobKey{r.Text(0), r.Text(1)}] = m
-		}, t.s.sql.lockKeys, any)
+		}, t.s.sql.lockKeys, one)
 		t.Each(func(r *session.Result) {
 			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
 				if m.state = backends.State(r.Text(2)); m.state != backends.StateDeleted {
 					m.expires = forever
 				}
 			}
-		}, t.s.sql.statesOfKeys, any)
+		}, t.s.sql.statesOfKeys, one)
 	}
 }
 

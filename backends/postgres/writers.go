@@ -10,6 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
+// The exception to the proof in cursor/proof.go, which waits until all transactions below a number have ended.
+//
 // A long-running or prepared transaction that writes stops the oldest xid from advancing, and the
 // cursors' lows with it. Most such transactions never inserted a job. Those that did hold a lock
 // on the sequence of positions until they end, and one on their xid. So if a low is blocked for

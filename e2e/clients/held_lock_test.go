@@ -3,6 +3,7 @@ package clients
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,9 +37,9 @@ func TestJobThatHoldsTheInterpreter(t *testing.T) {
 		processes bool
 	}{
 		"python":                {nil, python, false},
-		"python with processes": {nil, append(python[:len(python):len(python)], "--processes"), true},
-		"ruby":                  {gems, append(ruby[:len(ruby):len(ruby)], "-c", "2", "jobs.rb"), false},
-		"ruby with processes":   {gems, append(ruby[:len(ruby):len(ruby)], "-c", "1", "-p", "2", "jobs.rb"), true},
+		"python with processes": {nil, append(slices.Clip(python), "--processes"), true},
+		"ruby":                  {gems, append(slices.Clip(ruby), "-c", "2", "jobs.rb"), false},
+		"ruby with processes":   {gems, append(slices.Clip(ruby), "-c", "1", "-p", "2", "jobs.rb"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

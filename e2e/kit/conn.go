@@ -74,7 +74,7 @@ func (e *Error) Transient() bool {
 	return e.Code == "unavailable" || e.Code == "unknown_outcome" || e.Code == "busy"
 }
 
-// conflict reports whether the error is about a deadlock between transactions, by the texts of all
+// Conflict reports whether the error is about a deadlock between transactions, by the texts of all
 // engines. The sidecar must handle deadlocks itself. A wait for a lock that ended is such an error
 // unless locks can last that long for another reason (lockWaits).
 func (e *Error) Conflict(lockWaits bool) bool {

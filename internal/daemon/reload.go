@@ -63,7 +63,7 @@ func (d *Daemon) Reload(ctx context.Context) (changes []string, why string, err 
 	return u.changes, u.why, u.err
 }
 
-// awaitReload waits for a reload of another caller. p.mu is held, but not while it waits.
+// awaitReload waits for a reload of another caller. d.mu is held, but not while it waits.
 func (d *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	d.mu.Unlock()
 	defer d.mu.Lock()
@@ -75,7 +75,7 @@ func (d *Daemon) awaitReload(ctx context.Context, u *pendingReload) error {
 	}
 }
 
-// reload is Reload for files that differ from the running ones. p.mu is held, but not while
+// reload is Reload for files that differ from the running ones. d.mu is held, but not while
 // databases open.
 func (d *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []string, why string, err error) {
 	_, failed, _ := d.Config()
@@ -107,7 +107,8 @@ func (d *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 	return changes, why, nil
 }
 
-// apply runs the sidecar by c. p.mu is held, but not while databases open.
+// apply runs the sidecar by c. Every setting can change. Config.OpenKey decides which databases are opened again; checkNewTables and
+// Bridge.Reload can refuse the whole, and then nothing changes. d.mu is held, but not while databases open.
 func (d *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot) ([]string, error) {
 	for _, l := range c.Listen {
 		if err := d.input.MakeSocketDir(l.Socket); err != nil {
@@ -143,7 +144,7 @@ func (d *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	return changes, nil
 }
 
-// openUnlocked is openMissing without p.mu. It uses a pending database in its newest state.
+// openUnlocked is openMissing without d.mu. It uses a pending database in its newest state.
 func (d *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string]*openDB, error) {
 	have := d.open
 	d.mu.Unlock()
@@ -151,7 +152,7 @@ func (d *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string
 	d.mu.Lock()
 	for name, o := range open {
 		if oldName := nameIn(have, o); oldName != "" {
-			open[name] = d.open[oldName] // during a reload only replace changes p.open, and it keeps the names
+			open[name] = d.open[oldName] // during a reload only replace changes d.open, and it keeps the names
 		}
 	}
 	return open, err

@@ -17,7 +17,7 @@ const (
 	maxHistoryText    = 4 << 10 // bytes of one text
 )
 
-// remember adds a reload, or a rejected one, to the history. p.stateMu is held.
+// remember adds a reload, or a rejected one, to the history. d.stateMu is held.
 func (d *Daemon) remember(changes []string, failed error) {
 	r := protocol.Reload{At: time.Now().UnixMilli(), Generation: d.generation, Changes: []string{}}
 	for _, c := range changes[:min(len(changes), maxHistoryChanges)] {

@@ -10,13 +10,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// servingText describes what is served. p.mu is held.
+// servingText describes what is served. d.mu is held.
 func (d *Daemon) servingText() string {
 	sockets, addresses := d.addresses()
 	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(addresses, ", "))
 }
 
-// addresses returns the sockets and the databases. p.mu is held.
+// addresses returns the sockets and the databases. d.mu is held.
 func (d *Daemon) addresses() (sockets, databases []string) {
 	for _, l := range d.config.Listen {
 		sockets = append(sockets, l.Socket)
@@ -52,7 +52,7 @@ func (d *Daemon) Ready() {
 }
 
 // reportStatus notifies the service manager of the running config, and of why a newer one
-// was rejected. p.mu is held.
+// was rejected. d.mu is held.
 func (d *Daemon) reportStatus(failed error) {
 	generation, _, _ := d.Config()
 	status := fmt.Sprintf("%s, config generation %d", d.servingText(), generation)
@@ -62,7 +62,7 @@ func (d *Daemon) reportStatus(failed error) {
 	d.manager.notifyReady(status)
 }
 
-// unchangedReason returns why a reload has nothing to do. p.mu is held.
+// unchangedReason returns why a reload has nothing to do. d.mu is held.
 func (d *Daemon) unchangedReason() string {
 	if len(d.sources.Files) == 0 {
 		return "the sidecar runs without a config file; its flags and its environment are read at its start alone"
@@ -73,7 +73,7 @@ func (d *Daemon) unchangedReason() string {
 		strings.Join(d.sources.Files, ", "), d.generation, d.loadedAt.Format(time.DateTime))
 }
 
-// setReloadError records why the files were rejected. p.mu is held.
+// setReloadError records why the files were rejected. d.mu is held.
 func (d *Daemon) setReloadError(err error) {
 	d.stateMu.Lock()
 	defer d.stateMu.Unlock()
@@ -84,7 +84,7 @@ func (d *Daemon) setReloadError(err error) {
 	d.reloadErr, d.reloadErrAt = err, time.Now()
 }
 
-// clearReloadError records that the files match the running config again. p.mu is held.
+// clearReloadError records that the files match the running config again. d.mu is held.
 func (d *Daemon) clearReloadError() {
 	d.stateMu.Lock()
 	before := d.reloadErr

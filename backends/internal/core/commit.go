@@ -202,6 +202,7 @@ func (c *Commit) plan(fast bool) (p plan) {
 //	nacks, releases, extends, acks that store     1                  2
 //	jobs
 //	claims, also with new jobs or acks            1                  1
+//	claims with acks of which some need rows      1                  2
 //	claims with nacks, releases or acks that      2                  2
 //	store jobs
 //	each further round of the claims              1                  1

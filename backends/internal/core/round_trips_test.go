@@ -175,6 +175,11 @@ func TestRoundTrips(t *testing.T) {
 					if commit(b); c.trips != 2+more {
 						t.Errorf("acks of which one keeps its job: %d round trips, want %d", c.trips, 2+more)
 					}
+					b = claiming(of(ack("q"), ack("kept")))
+					c.trips = 0
+					if commit(b); c.trips != 1+more {
+						t.Errorf("claims and acks of which one keeps its job: %d round trips, want %d", c.trips, 1+more)
+					}
 				}
 			})
 		}

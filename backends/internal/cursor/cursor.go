@@ -17,6 +17,9 @@ import (
 // guarantee two things: as long as workers claim, no ready job stays behind the cursor for longer than a bounded time;
 // and a claim that returns fewer jobs than requested has missed none.
 //
+// The heads, where the next claim begins, pass jobs that are committed later; full scans from the lows find those. Only a low is a
+// promise, and only Set.Advance (proof.go) moves it.
+//
 //   - A row that was locked when a claim passed it becomes ready again because that claim was rolled back. Or a row with
 //     a smaller position is committed late. So a claim that comes back short has made a full scan: it has scanned
 //     everything from the lows on. So has one claim in every fullScanInterval. A low moves only if it is proven that

@@ -151,7 +151,8 @@ func (t *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
 	}
 }
 
-// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and the
+// BeginSettle marks the leases as being settled until EndSettle. It excludes no other settle of them: the scheduler of package pipeline
+// keeps two writes about a lease apart (distinct). It appends the known claims to marked, and the
 // details of each lease's delivery to runs.
 func (t *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -94,56 +93,6 @@ func (e *executor) endUnknown(writes []*PendingWrite, err error, again bool) {
 	if len(repeat) > 0 {
 		e.putBack(repeat)
 	}
-}
-
-// mustHappen reports whether no client repeats the write: a release, or the record of hand-outs.
-func mustHappen(p *PendingWrite) bool {
-	switch p.write.(type) {
-	case backends.Release, backends.Deliver:
-		return true
-	}
-	return false
-}
-
-// split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
-// until that member is alone with its error.
-func (e *executor) split(hard context.Context, b batch, err error) error {
-	if len(b.writes) > 0 && len(b.claims) > 0 {
-		err1 := e.commit(hard, b.with(b.writes))
-		return errors.Join(err1, e.commit(hard, batch{claims: b.claims}))
-	}
-	if n := len(b.claims); n > 0 {
-		if n == 1 {
-			if e.failures.IsNew("claim", err) {
-				e.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].Queues(), "error", err)
-			}
-			e.dropClaims(b.claims, err)
-			return nil
-		}
-		return errors.Join(e.commit(hard, batch{claims: b.claims[:n/2]}), e.commit(hard, batch{claims: b.claims[n/2:]}))
-	}
-	if n := len(b.writes); n > 1 {
-		err1 := e.commit(hard, b.with(b.writes[:n/2]))
-		if err1 != nil && !backends.IsDiskFull(err1) {
-			e.putBack(b.writes[n/2:]) // the database became unreachable
-			return err1
-		}
-		return errors.Join(err1, e.commit(hard, b.with(b.writes[n/2:])))
-	}
-	if mustHappen(b.writes[0]) {
-		return e.commitApart(hard, b.writes[0], err)
-	}
-	e.fail(b.writes[0], err)
-	return nil
-}
-
-// fail ends a write with the error that it alone caused.
-func (e *executor) fail(p *PendingWrite, err error) {
-	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && e.failures.IsNew("write", err) {
-		e.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
-	}
-	e.finish(p, Outcome{Err: err})
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {

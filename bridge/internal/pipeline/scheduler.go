@@ -193,7 +193,8 @@ func (s *scheduler) pays() bool {
 }
 
 // choose takes writes that fair share admits. Two writes about the same lease, or two commits' writes of the same session, are
-// never in commits at the same time: the second one waits for a later commit.
+// never in group commits at the same time: the second one waits for a later commit. A locked write (takeLocked) can be in a commit of
+// its own beside them. The locks of its rows then order the two.
 func (s *scheduler) choose(c *writeCommit) {
 	var sum size
 	i, rest := 0, 0

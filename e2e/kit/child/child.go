@@ -26,7 +26,7 @@ var modes = map[string]func(task []byte, stop <-chan struct{}) error{}
 // Mode is a function that a test runs in processes of its own. It gets a task of type T.
 type Mode[T any] struct{ name string }
 
-// NewMode returns a mode. Call it for a variable of a package, so that the process knows it too. run ends when stop is closed.
+// NewMode returns a mode. Call it for a variable of a package, so that it also exists in the process. run ends when stop is closed.
 func NewMode[T any](name string, run func(task T, stop <-chan struct{}) error) Mode[T] {
 	if modes[name] != nil {
 		panic("two modes are called " + name)

@@ -195,6 +195,7 @@ func WaitEnded(all []int) error {
 	})
 }
 
+// Run runs a program without questions. Its error has the program's output.
 func Run(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
@@ -204,6 +205,7 @@ func Run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
+// Exists reports whether there is a file or folder.
 func Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

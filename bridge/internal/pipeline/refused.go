@@ -4,74 +4,64 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 )
 
-// Writes that are carried out apart from the group commits, so that they hold up no others: those whose rows, or keys, another
-// program keeps locked, and releases that the database refuses.
+// A batch that the database refuses. It is split until the write or the claim that causes the error is alone, and the others are
+// committed. Its client gets the error. Releases have no client that repeats them, so the sidecar does, rarely.
 
-func isLocked(err error) bool {
-	_, ok := errors.AsType[*backends.LockedError](err)
-	return ok
-}
-
-// canWaitForKey reports whether it is possible that another program has stored a key of a write of the batch in an open
-// transaction, and that the batch waits for its end.
-func (b batch) canWaitForKey(p *PendingWrite) bool {
-	return !b.alone && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" })
-}
-
-// commitWithoutKeys sets aside the writes that can wait for a key, and commits the others and the claims.
-func (e *executor) commitWithoutKeys(hard context.Context, b batch) error {
-	var others []*PendingWrite
-	for _, p := range b.writes {
-		if b.canWaitForKey(p) {
-			e.setLockedAside(hard, p)
-		} else {
-			others = append(others, p)
+// split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
+// until that member is alone with its error.
+func (e *executor) split(hard context.Context, b batch, err error) error {
+	if len(b.writes) > 0 && len(b.claims) > 0 {
+		err1 := e.commit(hard, b.with(b.writes))
+		return errors.Join(err1, e.commit(hard, batch{claims: b.claims}))
+	}
+	if n := len(b.claims); n > 0 {
+		if n == 1 {
+			if e.failures.IsNew("claim", err) {
+				e.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].Queues(), "error", err)
+			}
+			e.dropClaims(b.claims, err)
+			return nil
 		}
+		return errors.Join(e.commit(hard, batch{claims: b.claims[:n/2]}), e.commit(hard, batch{claims: b.claims[n/2:]}))
 	}
-	if b.writes = others; len(others)+len(b.claims) == 0 {
-		return nil
+	if n := len(b.writes); n > 1 {
+		err1 := e.commit(hard, b.with(b.writes[:n/2]))
+		if err1 != nil && !backends.IsDiskFull(err1) {
+			e.putBack(b.writes[n/2:]) // the database became unreachable
+			return err1
+		}
+		return errors.Join(err1, e.commit(hard, b.with(b.writes[n/2:])))
 	}
-	return e.commit(hard, b)
+	if mustHappen(b.writes[0]) {
+		return e.commitApart(hard, b.writes[0], err)
+	}
+	e.fail(b.writes[0], err)
+	return nil
 }
 
-// setLockedAside queues a write of a commit among the locked ones.
-func (e *executor) setLockedAside(hard context.Context, p *PendingWrite) {
-	p.endTry()
-	e.mu.Lock()
-	first, over := e.scheduler.setAside(p)
-	if first {
-		e.locking.Go(func() { e.commitLocked(hard) })
+// fail ends a write with the error that it alone caused.
+func (e *executor) fail(p *PendingWrite, err error) {
+	var unsupported *backends.UnsupportedError
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && e.failures.IsNew("write", err) {
+		e.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
 	}
-	e.mu.Unlock()
-	e.finishOverdue(over)
+	e.finish(p, Outcome{Err: err})
 }
 
-// commitLocked tries the locked writes until there are none. By turns, one of them waits alone for its lock, and one
-// commit that waits for no lock carries out those that are free by now. So a locked row delays the writes of others
-// by one such wait at most.
-func (e *executor) commitLocked(hard context.Context) {
-	for alone := true; ; alone = !alone {
-		e.mu.Lock()
-		writes, n := e.scheduler.takeLocked(alone)
-		e.mu.Unlock()
-		if len(writes) > 0 && e.commit(hard, batch{writes: writes, alone: alone}) != nil && hard.Err() != nil {
-			e.answerAll(hard.Err())
-		}
-		e.mu.Lock()
-		done := e.scheduler.endLocked(n)
-		e.mu.Unlock()
-		e.loops.writes.poke() // a write is possibly queued again, or was the last one
-		if done {
-			return
-		}
+// mustHappen reports whether no client repeats the write: a release, or the record of hand-outs.
+func mustHappen(p *PendingWrite) bool {
+	switch p.write.(type) {
+	case backends.Release, backends.Deliver:
+		return true
 	}
+	return false
 }
 
 // refusedReleases are the releases that the database refused: a trigger or a constraint keeps a job from being given
