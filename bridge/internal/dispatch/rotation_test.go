@@ -125,6 +125,38 @@ func TestSlowWorkerRotates(t *testing.T) {
 	}
 }
 
+// TestRefusedQueueIsNotAskedAgain shows that a queue whose claims the database refuses causes no further commit until a notification,
+// although jobs of another queue are prefetched.
+func TestRefusedQueueIsNotAskedAgain(t *testing.T) {
+	d := newRotationDB()
+	d.store("a", 1000)
+	d.stream(true, "a", "b")
+	d.Notify([]string{"b"}, 1)
+	for range 2 {
+		commits := 0
+		for groups := d.gather(); len(groups) > 0 && commits < 100; groups = d.gather() {
+			commits++
+			for _, g := range groups {
+				results := make([]backends.ClaimResult, g.Len())
+				for n := range results {
+					if p := g.Part(n); p.Queues[0] == "b" {
+						results[n].Err = backends.Unavailable(errTooMany)
+					}
+				}
+				if len(results) == 1 {
+					d.FailApart(g, results[0].Err)
+				} else {
+					d.Deliver(g, results...)
+				}
+			}
+		}
+		if commits == 0 || commits == 100 {
+			t.Errorf("%d commits ask for the queue, want a few", commits)
+		}
+		d.Notify([]string{"b"}, 1)
+	}
+}
+
 // TestPrefetchedJobsHideNoQueue shows that a job is handed out soon although many of another queue were prefetched before it.
 func TestPrefetchedJobsHideNoQueue(t *testing.T) {
 	d := newRotationDB()
