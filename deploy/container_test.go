@@ -40,7 +40,7 @@ type mount struct {
 // container returns a container that runs the image as its config defines, with further arguments.
 func (i *image) container(args ...string) container {
 	return container{
-		i: i, user: i.config.User, env: i.config.Env,
+		img: i, user: i.config.User, env: i.config.Env,
 		args: slices.Concat(i.config.Entrypoint, args),
 	}
 }

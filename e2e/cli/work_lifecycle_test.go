@@ -225,7 +225,7 @@ func TestWorkDrain(t *testing.T) {
 	a.Work("low", "high", "--once", "--", "./send.sh").WaitExit(3)
 	c.Put("low", "1")
 	c.Put("high", "1")
-	a.Work("high", "low", "--once", "--", "./send.sh").WaitExit(0)
+	a.Work("high", "low", "--order", "strict", "--once", "--", "./send.sh").WaitExit(0)
 	if done := lines(s, "done"); len(done) != 6 || done[5] != "high1" {
 		t.Errorf("done: %v, want one more, of the first queue", done)
 	}

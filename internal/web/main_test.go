@@ -62,7 +62,7 @@ func newSite(t *testing.T, config ...bridge.Control) *site {
 	socket := filepath.Join(dir, "q.sock")
 	b, err := bridge.New(bridge.Options{
 		Databases: map[string]bridge.Database{"main": {Backend: store}},
-		Queues:    map[string]bridge.Queue{"*": {MaxAttempts: 1, RetainDone: time.Hour}},
+		Queues:    map[string]bridge.Queue{"*": {MaxAttempts: 1, RetainDone: time.Hour, KeyTTL: time.Millisecond}},
 		Sockets:   []bridge.Socket{{Path: socket}},
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {

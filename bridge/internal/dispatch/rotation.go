@@ -200,7 +200,7 @@ func (g *Group) merge(results []backends.ClaimResult) (res backends.ClaimResult,
 		res.More = res.More || one.More
 		full := len(one.Jobs) == len(p.Slots)
 		dry = dry || !full && !one.More && one.Err == nil && len(p.Queues) == len(r.more)
-		if one.More && len(one.Jobs) == 0 { // after an error a notification says when to ask again
+		if one.More && len(one.Jobs) == 0 { // after an error it waits for a notification
 			r.more[p.first] = true
 		} else if full || one.More {
 			r.more[r.index(one.Jobs[len(one.Jobs)-1].Queue)] = true

@@ -271,7 +271,7 @@ func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []bac
 // fail ends a claim group that has no result. apart is true if only the group failed.
 func (s *scheduler) fail(g Group, err error, apart bool) {
 	guilty := g.guilty(err)
-	if !apart { // otherwise only a notification says when to ask again
+	if !apart { // otherwise the queues wait for a notification
 		g.tookNone()
 	}
 	if apart && guilty == nil {

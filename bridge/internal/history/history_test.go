@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 // site is a Recorder on a virtual clock, with its counters and what it wrote.
 type site struct {
 	*Recorder
+	turn     sync.Mutex // for the race detector: the Recorder sees what the test did before it let time pass
 	counters map[string]Counters
 	writes   [][]backends.HourTotals
 	err      error // of the next writes
@@ -28,17 +30,24 @@ type site struct {
 // record runs f beside a Recorder. It begins at the start of an hour.
 func record(t *testing.T, f func(t *testing.T, s *site)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{counters: map[string]Counters{}, wait: func(d time.Duration) {
+		s := &site{counters: map[string]Counters{}}
+		s.wait = func(d time.Duration) {
+			s.turn.Lock()
+			s.turn.Unlock() //nolint:staticcheck // see turn
 			time.Sleep(d)
 			synctest.Wait()
-		}}
+		}
 		s.Recorder = New(Config{
 			Count: func(each func(string, Counters)) {
+				s.turn.Lock()
+				defer s.turn.Unlock()
 				for name, c := range s.counters {
 					each(name, c)
 				}
 			},
 			Write: func(_ context.Context, _ time.Time, rows []backends.HourTotals) error {
+				s.turn.Lock()
+				defer s.turn.Unlock()
 				if s.err == nil {
 					s.writes = append(s.writes, rows)
 				}
