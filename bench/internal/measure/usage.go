@@ -11,8 +11,10 @@ type Usage struct {
 
 // Since returns what was used after v.
 func (u Usage) Since(v Usage) Usage {
+	// The time of a thread that has ended is rounded to the kernel's ticks, so a short measurement can find less than before.
+	cpu := func(now, before time.Duration) time.Duration { return max(0, now-before) }
 	return Usage{
-		Sidecar: u.Sidecar - v.Sidecar, Database: u.Database - v.Database, Self: u.Self - v.Self,
+		Sidecar: cpu(u.Sidecar, v.Sidecar), Database: cpu(u.Database, v.Database), Self: cpu(u.Self, v.Self),
 		Counts: Counts{Known: u.Known && v.Known, Statements: u.Statements - v.Statements, Transactions: u.Transactions - v.Transactions},
 	}
 }
