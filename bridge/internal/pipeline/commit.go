@@ -140,7 +140,7 @@ func (e *executor) answer(hard context.Context, b batch, results []backends.Writ
 		case !b.alone && isLocked(err):
 			e.setLockedAside(hard, p)
 			continue
-		case mustHappen(p) && err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err):
+		case mustHappen(p) && err != nil:
 			_ = e.commitApart(hard, p, err) // an outage queues the parts again
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -361,9 +362,15 @@ func (e *executor) sparesConnection() bool {
 	return !ok || u.Max == 0 || u.Max-u.InUse >= 2
 }
 
-// fill adds the claims of a commit of writes, if it includes claims. The caller calls commitEnds after the commit. A commit that
-// has nothing to do has ended.
+// fill adds the claims of a commit of writes, if it includes claims. It sets writes aside that the database refused before. The
+// caller calls commitEnds after the commit. A commit that has nothing to do has ended.
 func (e *executor) fill(hard context.Context, c *writeCommit) (b batch, commitEnds func()) {
+	c.writes = slices.DeleteFunc(c.writes, func(p *PendingWrite) bool {
+		if p.aside {
+			e.setLockedAside(hard, p)
+		}
+		return p.aside
+	})
 	b.writes = c.writes
 	if c.separates {
 		e.loops.claims.poke()

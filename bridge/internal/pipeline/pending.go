@@ -28,6 +28,7 @@ type PendingWrite struct {
 	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
 	holder   *quota.Session // of a Release: the session that held the jobs; nil: no worker had them
+	aside    bool           // its next commit has no writes of others: the database refused it before
 	Done     chan Outcome   // capacity 1: the commit loop never waits for a reader
 }
 

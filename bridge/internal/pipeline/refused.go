@@ -126,13 +126,18 @@ func (e *executor) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 	return parts
 }
 
-// commitApart continues after a write that no client repeats failed with an error that it alone caused.
+// commitApart continues after a write that no client repeats failed with an error that its commit as a whole doesn't have.
 func (e *executor) commitApart(hard context.Context, p *PendingWrite, err error) error {
+	unavailable, isUnavailable := errors.AsType[*backends.UnavailableError](err)
+	if isUnavailable && unavailable.Queue == "" || errors.Is(err, backends.ErrUnknownOutcome) {
+		e.putBack([]*PendingWrite{p})
+		return nil
+	}
 	if len(backends.LeasesOf(p.write)) > 1 {
 		return e.commit(hard, batch{writes: e.partsOf(p)})
 	}
-	if isLocked(err) {
-		e.putBack([]*PendingWrite{p}) // its job would stay claimed, or have no time limit
+	if locked, is := errors.AsType[*backends.LockedError](err); is && !locked.Conflict {
+		e.setLockedAside(hard, p) // its job would stay claimed, or have no time limit
 		return nil
 	}
 	if _, ok := p.write.(backends.Deliver); ok { // the worker's settle will be refused too, and reports it
@@ -140,6 +145,9 @@ func (e *executor) commitApart(hard context.Context, p *PendingWrite, err error)
 		return nil
 	}
 	o := e.obstacleOf(p)
+	if isUnavailable { // an adopted table that is out of order refuses all jobs alike
+		o.Job = ""
+	}
 	o.Err = err
 	e.refused.obstacles.Note(o)
 	l := backends.LeasesOf(p.write)[0]
@@ -173,17 +181,18 @@ func (e *executor) retryReleases() {
 			continue
 		}
 		p := r.PendingWrite
-		again := &PendingWrite{write: p.write, holder: p.holder, runs: p.runs}
+		again := &PendingWrite{write: p.write, holder: p.holder, runs: p.runs, aside: true}
 		r.PendingWrite, r.trying = again, true
-		again.onEnd = func(Outcome) {
+		again.onEnd = func(out Outcome) {
 			e.refused.mu.Lock()
-			accepted := e.refused.all[token] == r // otherwise it was refused again
+			accepted := out.Err == nil && e.refused.all[token] == r // otherwise it was refused again, or the sidecar stops
 			if accepted {
 				delete(e.refused.all, token)
 			}
 			e.refused.mu.Unlock()
 			if accepted {
 				e.refused.obstacles.Clear(o.Queue, o.Job, o.Doing)
+				e.refused.obstacles.Clear(o.Queue, "", o.Doing)
 			}
 		}
 		e.pushFree(again)
