@@ -23,6 +23,9 @@ type Database struct {
 	// carried it out.
 	LoseCommit func(before bool)
 
+	// BeforeCommit calls f once, immediately before Backend sends the next COMMIT. It is nil if the engine sends none.
+	BeforeCommit func(f func())
+
 	// CommitErrors are errors that a proxy in front of the database can answer a COMMIT with, after it lost its own
 	// connection. Each function arms one for Backend's next commit, which the database carries out unless before is
 	// true. It is nil if the engine has no network.

@@ -91,6 +91,22 @@ var faultTests = map[string]func(*kit){
 		k.writeLosing(backends.Release{Leases: []backends.Lease{h[0].Lease}, Uncounted: true}, 0)
 		k.wantJobs(k.claim(1), "a")
 	},
+	// A COMMIT that was not sent has no unknown outcome.
+	"TimeIsOverBeforeTheCommit": func(k *kit) {
+		if k.BeforeCommit == nil {
+			return
+		}
+		for range 3 {
+			n := k.stats().Ready
+			ctx, cancel := context.WithCancel(k.Context())
+			k.BeforeCommit(cancel)
+			_, err := k.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}})
+			if got := k.stats().Ready - n; got == 1 && err != nil || got == 0 && !backends.Retryable(err) {
+				k.Fatalf("%d jobs are stored, and the answer is %v", got, err)
+			}
+			k.enqueuePayloads("works again")
+		}
+	},
 	// The proxy's error means that the server is lost. It doesn't show whether the server has committed.
 	"ErrorOfAProxyIsNotAnOutcome": func(k *kit) {
 		for name, arm := range k.CommitErrors {

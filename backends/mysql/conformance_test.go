@@ -175,6 +175,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", by.Microseconds()))
 		},
 		LoseCommit:   s.loseCommit,
+		BeforeCommit: s.beforeCommit,
 		CommitErrors: s.commitErrors(),
 		EmptyTable:   func(table string) { must(t, m, name, "TRUNCATE qsidecar_"+table) },
 		SmallTables:  []string{"meta", "failures", "expiring", "keys", "sidecars", "queues", "history", "commits"},
@@ -268,6 +269,15 @@ func (s *Store) loseCommit(before bool) {
 			}
 			c.Bad = !before
 		}
+	}
+	s.fault.Store(&hook)
+}
+
+// beforeCommit calls f before the next COMMIT.
+func (s *Store) beforeCommit(f func()) {
+	hook := func(*session.Conn, bool) {
+		s.fault.Store(nil)
+		f()
 	}
 	s.fault.Store(&hook)
 }

@@ -255,6 +255,11 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	if hook != nil {
 		(*hook)(t.c, true)
 	}
+	if ctx.Err() != nil { // the driver would send nothing
+		t.Script = session.Script{}
+		t.rollback(ctx)
+		return ctx.Err()
+	}
 	err := t.send(ctx)
 	if hook != nil && err == nil {
 		(*hook)(t.c, false)

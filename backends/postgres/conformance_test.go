@@ -102,6 +102,15 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
+// beforeCommit calls f before the next COMMIT.
+func (s *Store) beforeCommit(f func()) {
+	hook := func(*pgx.Conn, bool) {
+		s.fault.Store(nil)
+		f()
+	}
+	s.fault.Store(&hook)
+}
+
 // commitErrors are what poolers answer a COMMIT with, if they have lost the server. PgBouncer sends neither an unlocalized severity nor
 // always the same SQLSTATE. Others send both.
 func (s *Store) commitErrors() map[string]func(before bool) {
@@ -225,6 +234,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			x.must(t, fmt.Sprintf(`UPDATE {s}.test_clock SET now = now + %d * interval '1 microsecond'`, d.Microseconds()))
 		},
 		LoseCommit:   s.loseCommit,
+		BeforeCommit: s.beforeCommit,
 		CommitErrors: s.commitErrors(),
 		EmptyTable:   func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
 		SmallTables:  []string{"meta", "failures", "keys", "sidecars", "queues", "history", "epoch"},

@@ -295,6 +295,9 @@ func (t *tx) commit(ctx context.Context) error {
 		return fmt.Errorf("COMMIT was answered with %s", tag)
 	case notCommitted(err):
 		return err // from a deferred constraint, for example
+	case ctx.Err() != nil && pgconn.SafeToRetry(err): // ctx ended before anything was sent
+		t.leave(ctx)
+		return err
 	}
 	if fromServer(err) {
 		discard(ctx, t.c)

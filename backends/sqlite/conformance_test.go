@@ -50,6 +50,14 @@ func TestConformance(t *testing.T) {
 				now.Store(&moved)
 			},
 			LoseCommit: s.loseCommit,
+			BeforeCommit: func(f func()) {
+				hook := func(bool) error {
+					s.fault.Store(nil)
+					f()
+					return nil
+				}
+				s.fault.Store(&hook)
+			},
 			EmptyTable: func(table string) {
 				if err := exec(t, s, "DELETE FROM "+table); err != nil {
 					t.Fatal(err)

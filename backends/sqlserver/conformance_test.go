@@ -98,6 +98,15 @@ func (s *Store) loseCommit(before bool, cut func()) {
 	s.fault.Store(&hook)
 }
 
+// beforeCommit calls f before the next COMMIT.
+func (s *Store) beforeCommit(f func()) {
+	hook := func(bool) {
+		s.fault.Store(nil)
+		f()
+	}
+	s.fault.Store(&hook)
+}
+
 // commitErrors are what a gateway answers a COMMIT with, if the server is gone: Azure's failovers, and a fatal error.
 func (s *Store) commitErrors(e *emulator) map[string]func(before bool) {
 	all := map[string]func(before bool){}
@@ -188,6 +197,7 @@ func TestConformanceByEmulation(t *testing.T) {
 				beside(t, fmt.Sprintf("UPDATE %s.clock SET now = now + $1::text::interval", schema), fmt.Sprintf("%d microseconds", d.Microseconds()))
 			},
 			LoseCommit:   func(before bool) { s.loseCommit(before, e.cut) },
+			BeforeCommit: s.beforeCommit,
 			CommitErrors: s.commitErrors(e),
 			EmptyTable:   func(table string) { beside(t, fmt.Sprintf("DELETE FROM %s.qsidecar_%s", schema, table)) },
 			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "history", "requeues", "commits"},

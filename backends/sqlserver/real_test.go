@@ -150,6 +150,7 @@ func TestConformance(t *testing.T) {
 				OpenAnother:  func() backends.Backend { return open(t, o) },
 				AdvanceClock: shift,
 				LoseCommit:   func(before bool) { s.loseCommit(before, wire.cut) },
+				BeforeCommit: s.beforeCommit,
 				RefuseJobs: func(queue, reason string) {
 					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse ON %[1]s.qsidecar_jobs AFTER INSERT AS
 BEGIN

@@ -119,7 +119,11 @@ func Transact[T EndableTx](ctx context.Context, begin func() (T, error), f func(
 	if err != nil {
 		return err
 	}
-	if err := f(ctx, tx); err != nil {
+	err = f(ctx, tx)
+	if err == nil && ctx.Err() != nil { // a commit would have to find out that it was never sent
+		err = Interrupted(ctx, "before the commit")
+	}
+	if err != nil {
 		tx.Rollback(ctx, err)
 		return err
 	}
