@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 
@@ -82,6 +84,11 @@ func (r *rowLocked) Commit(ctx context.Context, b backends.CommitContent) (backe
 		}
 		all.Writes[n] = got.Writes[0]
 	}
+	if len(b.Claims) > 0 {
+		claimed, err := r.Backend.Commit(ctx, backends.CommitContent{Sidecar: b.Sidecar, Claims: b.Claims})
+		all.Claims = claimed.Claims
+		return all, err
+	}
 	return all, nil
 }
 
@@ -112,6 +119,66 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 				unlock()
 				if r := c.receive(); r.Acked != 1 {
 					t.Errorf("when the row is free: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// TestDeadWorkersJobsWaitForNoLockedRow shows that the jobs of a worker that died come back at once, although the settle of one
+// of them waits for a locked row.
+func TestDeadWorkersJobsWaitForNoLockedRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newRowLocked()
+		s := start(t, options(db))
+		c, other := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+		first, second := c.claim1("q"), c.claim1("q")
+		unlock := db.lock(t, first.Lease)
+		c.send(`{"op":"ack","lease":"%s","id":1}`, first.Lease)
+		<-db.waits
+		c.close()
+		r := other.call(`{"op":"claim","queue":"q","wait_ms":3000}`)
+		if len(r.Jobs) != 1 || r.Jobs[0].ID != second.ID || r.Jobs[0].Attempt != 2 || !strings.HasPrefix(r.Jobs[0].LastError, "the client hung up while it had 2 jobs") {
+			t.Errorf("beside the locked row: %+v", r)
+		}
+		unlock()
+		time.Sleep(time.Minute)
+		if r := other.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 0 {
+			t.Errorf("the job that the dead worker acked came back: %+v", r)
+		}
+	})
+}
+
+// TestClaimBesideALockedSettle shows that the jobs of a claim that a settle carries aren't old when they are handed out: the settle
+// can wait for a locked row for longer than their leases last.
+func TestClaimBesideALockedSettle(t *testing.T) {
+	for _, prefetched := range []bool{false, true} {
+		t.Run(fmt.Sprint(prefetched), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := newRowLocked()
+				s := start(t, options(db))
+				c := s.dial(t)
+				c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q","payload":"x"},{"queue":"q"},{"queue":"q"}]}`)
+				held := c.claim1("q")
+				if prefetched {
+					for range 2 {
+						c.call(`{"op":"ack","lease":"%s"}`, held.Lease)
+						held = c.claim1("q")
+					}
+				}
+				unlock := db.lock(t, held.Lease)
+				c.send(`{"op":"ack","lease":"%s","claim":{"queue":"q","lease_ms":1000}}`, held.Lease)
+				<-db.waits
+				time.Sleep(3 * time.Second)
+				unlock()
+				r := c.receive()
+				if r.Acked != 1 || len(r.Jobs) != 1 || r.Jobs[0].Attempt != 1 {
+					t.Fatalf("after the lock: %+v", r)
+				}
+				time.Sleep(900 * time.Millisecond)
+				if r := c.call(`{"op":"ack","lease":"%s"}`, r.Jobs[0].Lease); r.Acked != 1 {
+					t.Errorf("the ack within the lease: %+v", r)
 				}
 			})
 		})

@@ -172,7 +172,7 @@ func (s *scheduler) answerAlone(r *Request, k *keptJob) Answer {
 // answer returns the answer of a claim that gets jobs.
 func (s *scheduler) answer(r *Request, jobs []backends.Job, asked time.Duration) Answer {
 	r.Session.AddClaimed(jobs)
-	return Answer{Jobs: jobs, Asked: asked, Prefetched: jobs[0].Alone && !s.NoPrefetch(jobs[0].Queue)}
+	return Answer{Jobs: jobs, Asked: asked, At: s.Clock(), Prefetched: jobs[0].Alone && !s.NoPrefetch(jobs[0].Queue)}
 }
 
 // serveAlone gives kept jobs to sessions that are empty by now. If a session's job is back in the database, the session

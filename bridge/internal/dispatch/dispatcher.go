@@ -62,6 +62,21 @@ func (d *Dispatcher) Wait(over <-chan struct{}, r *Request) Answer {
 	return a
 }
 
+// Jobs returns the answer of a queued claim if it has come and has jobs. Then Wait must not be called.
+func (d *Dispatcher) Jobs(r *Request) (a Answer, ok bool) {
+	select {
+	case a = <-r.answer:
+	default:
+		return Answer{}, false
+	}
+	if len(a.Jobs) == 0 {
+		r.answer <- a // for Wait
+		return Answer{}, false
+	}
+	d.scheduler.answers.Put(r.answer)
+	return a, true
+}
+
 func (d *Dispatcher) leave(r *Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,7 +184,7 @@ func (d *Dispatcher) Stop(err error) {
 	d.scheduler.stop(err)
 }
 
-// Reroute ends waits with ErrMoved: those in wait queues that are not served here any more, and those of sessions
+// Reroute ends waits with ErrAgain: those in wait queues that are not served here any more, and those of sessions
 // that are not allowed to claim there any more. It returns the jobs prefetched for the former.
 func (d *Dispatcher) Reroute(served func(queues []string) bool) (back []backends.Job) {
 	d.mu.Lock()

@@ -225,7 +225,7 @@ func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.
 		if got, asked := s.fromPrefetch(wq, r); len(got) > 0 {
 			s.remove(r)
 			r.Session.AddClaimed(got)
-			r.end(Answer{Jobs: got, Asked: asked, Prefetched: true})
+			r.end(Answer{Jobs: got, Asked: asked, At: s.Clock(), Prefetched: true})
 		}
 	}
 	if s.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it

@@ -24,7 +24,7 @@ type Request struct {
 	inCommit bool          // the commit under way includes it
 	leaving  bool          // answered as soon as the commit under way ends
 	lastErr  error         // of the last commit that included it
-	moved    error         // ErrMoved, once its queues are not served here
+	moved    error         // ErrAgain, once its queues are not served here
 
 	answer     chan Answer // buffered: the scheduler never waits for the session
 	onAnswered func()      // see WhenAnswered; nil: nothing
@@ -34,6 +34,7 @@ type Request struct {
 type Answer struct {
 	Jobs       []backends.Job
 	Asked      time.Duration // Group.Asked
+	At         time.Duration // of the answer, by Config.Clock
 	Prefetched bool          // the hand-out is not recorded in the database yet
 	Err        error
 }

@@ -35,8 +35,9 @@ type scheduler struct {
 	answers       sync.Pool     // of chan Answer
 }
 
-// ErrMoved ends the wait of a claim whose queues a reload moved to another database.
-var ErrMoved = errors.New("a reload moved the queue")
+// ErrAgain ends the wait of a claim that its session has to make again, possibly in another database: a reload moved its queues,
+// or its jobs could not be handed out in time.
+var ErrAgain = errors.New("claim again")
 
 func newScheduler(c Config) scheduler {
 	return scheduler{
@@ -64,7 +65,7 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 			s.schedule(wq)
 			s.Wake()
 		}
-		return Answer{Jobs: jobs, Asked: asked, Prefetched: true}, true
+		return Answer{Jobs: jobs, Asked: asked, At: s.Clock(), Prefetched: true}, true
 	}
 	if r.answer, _ = s.answers.Get().(chan Answer); r.answer == nil {
 		r.answer = make(chan Answer, 1)
@@ -365,13 +366,13 @@ func (s *scheduler) reroute(served func(queues []string) bool) (back []backends.
 			if stays && r.Session.Client.MayClaim(wq.queues) {
 				continue
 			}
-			r.moved = ErrMoved
+			r.moved = ErrAgain
 			if r.inCommit {
 				r.leaving = true
 				continue
 			}
 			s.remove(r)
-			r.end(Answer{Err: ErrMoved})
+			r.end(Answer{Err: ErrAgain})
 		}
 	}
 	return back

@@ -273,13 +273,17 @@ func (t *Table) Orphan(sess *quota.Session) {
 	}
 }
 
-// TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). If the
-// session holds none, submit is not called. The claims count as being settled until Remove.
-func (t *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease, held []Held)) (held []Held) {
+// TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). With idle, it
+// leaves those that are being settled or bound. If there are none, submit is not called. The claims count as being settled until
+// Remove.
+func (t *Table) TakeSession(sess *quota.Session, idle bool, submit func(leases []backends.Lease, held []Held)) (held []Held) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var leases []backends.Lease
 	for h := range t.heldBy(sess) {
+		if idle && (h.settling > 0 || h.inFlight) {
+			continue
+		}
 		leases, held = append(leases, h.lease), append(held, h.held())
 		h.settling++
 		t.detach(h)

@@ -16,8 +16,8 @@ type ClaimRequest = dispatch.Request
 // Answer is the result of a claim.
 type Answer = dispatch.Answer
 
-// ErrMoved ends the wait of a claim whose queues a reload moved to another database.
-var ErrMoved = dispatch.ErrMoved
+// ErrAgain ends the wait of a claim that its session has to make again.
+var ErrAgain = dispatch.ErrAgain
 
 // Claim queues a claim. If it can answer the claim immediately with prefetched jobs, answered is true.
 func (p *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
@@ -25,24 +25,32 @@ func (p *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered b
 }
 
 // AwaitClaim waits for the answer of a queued claim. If over is closed, it returns soon, possibly with jobs of the commit
-// under way.
-//
-// If the process stood still since the jobs were claimed, AwaitClaim returns them to the database, and claims again.
+// under way. If the answer is old, it returns its jobs to the database, and ErrAgain.
 func (p *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
-	for {
-		a := p.dispatcher.Wait(over, w)
-		if len(a.Jobs) == 0 || !p.stalls.since(a.Asked) {
-			return a
-		}
-		w.Session.AddUnread(-quota.JobBytes(a.Jobs))
-		w.Session.SettleJobs(w.Reserved, 0)
-		p.ReturnUndelivered(a.Jobs)
-		queues := w.Queues
-		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Rotate: w.Rotate, Queues: queues}
-		if a, answered := p.Claim(w, queues); answered {
-			return a
-		}
+	a := p.dispatcher.Wait(over, w)
+	if p.DropOld(w, &a) {
+		return Answer{Err: ErrAgain}
 	}
+	return a
+}
+
+// Jobs returns the answer of a queued claim if it has come and has jobs. Then AwaitClaim must not be called.
+func (p *Pipeline) Jobs(w *ClaimRequest) (a Answer, ok bool) { return p.dispatcher.Jobs(w) }
+
+// answerAge is how long an answer with jobs can wait for the settle that came in the same request. Their leases and time limits have
+// begun, and other workers could have them.
+const answerAge = 500 * time.Millisecond
+
+// DropOld returns the jobs of an answer to the database if the answer is old, or if the process stood still since it claimed them. It
+// reports whether it did.
+func (p *Pipeline) DropOld(w *ClaimRequest, a *Answer) bool {
+	if len(a.Jobs) == 0 || p.clock()-a.At <= answerAge && !p.stalls.since(a.Asked) {
+		return false
+	}
+	w.Session.AddUnread(-quota.JobBytes(a.Jobs))
+	w.Session.SettleJobs(w.Reserved, 0)
+	p.ReturnUndelivered(a.Jobs)
+	return true
 }
 
 // WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
@@ -85,7 +93,7 @@ func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	return a.Jobs, nil
 }
 
-// Reroute ends claims with ErrMoved if served reports false for their queues, or if their session is no longer
+// Reroute ends claims with ErrAgain if served reports false for their queues, or if their session is no longer
 // allowed to claim from them.
 func (p *Pipeline) Reroute(served func(queues []string) bool) {
 	p.prefetcher.returnJobs(p.dispatcher.Reroute(served))

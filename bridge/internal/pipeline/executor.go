@@ -169,18 +169,28 @@ func (e *executor) pushFree(p *PendingWrite) *PendingWrite {
 }
 
 // wait returns the outcome of a pushed write. If no commit has taken the write after patience, wait takes it out
-// of the queue: nothing was written.
-func (e *executor) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
+// of the queue: nothing was written. While it waits, it calls beside.Late from time to time; nil: nothing.
+func (e *executor) wait(p *PendingWrite, patience time.Duration, beside Waiter) (backends.WriteResult, error) {
 	timer := e.timer(patience)
 	defer func() {
 		timer.Stop() // since Go 1.23 the channel receives nothing after Stop
 		e.timers.Put(timer)
 	}()
-	select {
-	case o := <-p.Done:
-		e.outcomes.Put(p.Done)
-		return o.Result, o.Err
-	case <-timer.C:
+	for left := patience; left > 0; {
+		part := left
+		if beside != nil {
+			part = min(left, answerAge/2)
+			timer.Reset(part)
+		}
+		select {
+		case o := <-p.Done:
+			e.outcomes.Put(p.Done)
+			return o.Result, o.Err
+		case <-timer.C:
+		}
+		if left -= part; beside != nil {
+			beside.Late()
+		}
 	}
 	e.mu.Lock()
 	abandons := e.scheduler.expire(p)

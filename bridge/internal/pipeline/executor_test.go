@@ -67,7 +67,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 		}
 		waited := make(chan error, 1)
 		go func() {
-			_, err := e.wait(p, time.Millisecond)
+			_, err := e.wait(p, time.Millisecond, nil)
 			waited <- err
 		}()
 		testwait.Until(t, "the time of the write is over", func() bool {

@@ -218,7 +218,7 @@ func TestFailedSettleLeavesTheLeaseToTheHeartbeat(t *testing.T) {
 				if n := len(p.leaseTable.Confirmed()); n != 0 {
 					t.Errorf("%d leases are compared with the database during the settle", n)
 				}
-				if _, err := p.AwaitSettle(st); !errors.Is(err, backends.ErrUnknownOutcome) {
+				if _, err := p.AwaitSettle(st, nil); !errors.Is(err, backends.ErrUnknownOutcome) {
 					t.Fatalf("settled with %v", err)
 				}
 				if n := len(p.leaseTable.Confirmed()); n != 1 || p.HeldBySessions() != 1 {
@@ -239,7 +239,7 @@ func TestReleaseNeedsNoMemory(t *testing.T) {
 		if !p.executor.enqueueMemory.TryAcquire(queueBytes) || !p.executor.settleMemory.TryAcquire(settleBytes) {
 			t.Fatal("some memory is taken already")
 		}
-		_, released := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected})
+		_, released := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected}, false)
 		if o := <-released.Done; o.Err != nil || len(o.Result.Lost) > 0 || p.Leases() != 0 {
 			t.Errorf("released: %+v, %d leases are known", o, p.Leases())
 		}
@@ -300,7 +300,7 @@ func TestReleasesNameTheirOwner(t *testing.T) {
 		w := newWorker(p)
 		w.enqueue(t, "q")
 		w.claim(t, "q", true)
-		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
+		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true}, false)
 		<-released.Done
 		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false, "q"))
 		p.ReturnUndelivered(a.Jobs)

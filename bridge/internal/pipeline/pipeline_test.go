@@ -111,7 +111,7 @@ func ack(tb testing.TB, p *Pipeline, s *quota.Session, jobs []backends.Job) {
 		tb.Error(err)
 		return
 	}
-	if res, err := p.AwaitSettle(st); err != nil || len(res.Lost) > 0 {
+	if res, err := p.AwaitSettle(st, nil); err != nil || len(res.Lost) > 0 {
 		tb.Errorf("acked: %+v, %v", res, err)
 	}
 }
@@ -151,7 +151,7 @@ func TestJobWithoutASocket(t *testing.T) {
 		if len(jobs) != 1 || jobs[0].Attempt != 1 || first.Jobs.Count() != 1 || p.HeldBySessions() != 1 {
 			t.Fatalf("claimed %+v, the session holds %d jobs", jobs, first.Jobs.Count())
 		}
-		_, released := p.ReleaseSession(&first.Session, backends.Release{Cause: backends.CauseDisconnected, Message: "gone"})
+		_, released := p.ReleaseSession(&first.Session, backends.Release{Cause: backends.CauseDisconnected, Message: "gone"}, false)
 		if o := <-released.Done; o.Err != nil || first.Jobs.Count() != 0 {
 			t.Fatalf("released: %v, the session holds %d jobs", o.Err, first.Jobs.Count())
 		}

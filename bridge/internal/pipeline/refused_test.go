@@ -69,7 +69,7 @@ func TestRefusedReleaseHoldsNoOther(t *testing.T) {
 				for range 3 {
 					w.claim(t, "q", true)
 				}
-				_, release := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected, Message: "the client hung up"})
+				_, release := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected, Message: "the client hung up"}, false)
 				o := <-release.Done
 				if o.Err != nil || len(o.Result.Lost) != 1 || o.Result.Lost[0].Job != "2" {
 					t.Errorf("the release: %+v", o)
@@ -124,7 +124,7 @@ func TestDeletedRefusedJobIsForgotten(t *testing.T) {
 		w := newWorker(p)
 		w.enqueue(t, "q")
 		lease := w.claim(t, "q", true)[0].Lease()
-		_, release := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
+		_, release := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true}, false)
 		<-release.Done
 		if len(p.Obstacles()) != 1 {
 			t.Fatalf("obstacles: %v", p.Obstacles())

@@ -22,7 +22,7 @@ func (p *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrit
 // AwaitWrite waits for the outcome of a submitted write. If no commit has taken the write after patience, nothing
 // was written and the error is unavailable.
 func (p *Pipeline) AwaitWrite(pending *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
-	return p.executor.wait(pending, patience)
+	return p.executor.wait(pending, patience, nil)
 }
 
 // Settle is an ack, nack or extend of leases of this database. The caller sets Leases.
@@ -87,10 +87,16 @@ func (p *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 	return nil
 }
 
-// AwaitSettle waits for the outcome of a submitted settle and updates the lease table.
-func (p *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
+// Waiter waits for something beside a settle.
+type Waiter interface {
+	// Late is called while the settle waits for long, for example for a locked row.
+	Late()
+}
+
+// AwaitSettle waits for the outcome of a submitted settle and updates the lease table. beside can be nil.
+func (p *Pipeline) AwaitSettle(st *Settle, beside Waiter) (backends.WriteResult, error) {
 	extend, isExtend := st.pending.write.(backends.Extend) // wait can clear pending.write
-	res, err := p.executor.wait(&st.pending, p.times.Timeout())
+	res, err := p.executor.wait(&st.pending, p.times.Timeout(), beside)
 	switch {
 	case extend.Bind != 0 && err != nil:
 		// It is unknown whether the lease is bound. The session keeps it: a release of a lease that is not this
@@ -111,10 +117,10 @@ func (p *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	return res, err
 }
 
-// ReleaseSession releases all jobs that a session holds. It returns them, and the queued release. pending is nil if there
-// was nothing to release.
-func (p *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held []lease.Held, pending *PendingWrite) {
-	held = p.leaseTable.TakeSession(s, func(leases []backends.Lease, held []lease.Held) {
+// ReleaseSession releases the jobs that a session holds. With idle, it leaves those that a write under way is about. It returns
+// the jobs, and the queued release. pending is nil if there was nothing to release.
+func (p *Pipeline) ReleaseSession(s *quota.Session, how backends.Release, idle bool) (held []lease.Held, pending *PendingWrite) {
+	held = p.leaseTable.TakeSession(s, idle, func(leases []backends.Lease, held []lease.Held) {
 		how.Owner = p.heartbeat.Identity()
 		if how.Owner == 0 {
 			return // the identity was declared dead: the sidecar that declared it reaps the jobs

@@ -24,6 +24,7 @@ type pendingClaim struct {
 	answered bool       // answer is set
 	waiting  *claimWait // nil: it does not wait for jobs
 	beside   int64      // size of the other lists in the reply
+	named    int64      // queues, while it waits
 	unread   int64      // bytes of its jobs that count for the session until the reply is sent
 
 	// These save allocations: most claims are for one queue and one job.
@@ -79,7 +80,8 @@ func (p *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.Ne
 		p.waiting = s.waits.add(id, wirejob.Millis(waitMS))
 	}
 	s.waiting.Add(1)
-	s.named.Add(int64(len(p.request.Queues)))
+	p.named = int64(len(p.request.Queues))
+	s.named.Add(p.named)
 	return nil
 }
 
@@ -118,18 +120,31 @@ func (p *pendingClaim) result() (jobs []protocol.Job, err *protocol.Error, ok bo
 	return jobs, err, ok
 }
 
+// dropOld gives the jobs of the answer back if it is old, and reports whether it did.
+func (p *pendingClaim) dropOld() bool {
+	if !p.answered {
+		if p.answer, p.answered = p.db.Jobs(&p.request); p.answered {
+			p.endWait()
+		}
+	}
+	return p.answered && p.db.DropOld(&p.request, &p.answer)
+}
+
 func (p *pendingClaim) sent() { p.sess.quota.AddUnread(-p.unread) }
 
 // awaitAnswer waits for the answer of a queued claim.
 func (p *pendingClaim) awaitAnswer() *protocol.Error {
-	s, named := p.sess, int64(len(p.request.Queues))
-	wire := p.await()
+	defer p.endWait()
+	return p.await()
+}
+
+// endWait removes a queued claim from those that wait.
+func (p *pendingClaim) endWait() {
 	if p.waiting != nil {
-		s.waits.forget(p.waiting)
+		p.sess.waits.forget(p.waiting)
 	}
-	s.waiting.Add(-1)
-	s.named.Add(-named)
-	return wire
+	p.sess.waiting.Add(-1)
+	p.sess.named.Add(-p.named)
 }
 
 const (
@@ -153,7 +168,8 @@ func (s *Session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues i
 	return nil
 }
 
-// await waits for the answer. If a reload moved the claim's queues to another database, it continues there.
+// await waits for the answer. If a reload moved the claim's queues to another database, it continues there. If the jobs of the answer
+// were too old, it claims again.
 func (p *pendingClaim) await() *protocol.Error {
 	s, w := p.sess, &p.request
 	over := s.gone.Done() // a claim that does not wait ends after one commit
@@ -163,7 +179,7 @@ func (p *pendingClaim) await() *protocol.Error {
 	for {
 		p.follow()
 		p.answer = p.db.AwaitClaim(over, w)
-		if !errors.Is(p.answer.Err, pipeline.ErrMoved) {
+		if !errors.Is(p.answer.Err, pipeline.ErrAgain) {
 			return nil
 		}
 		p.plan = s.shared.Plan()

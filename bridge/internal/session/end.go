@@ -20,8 +20,7 @@ const (
 	// the client read the error.
 	lingerTimeout = time.Second
 
-	// releaseTimeout is how long the end of a session waits for the release of its jobs. The release continues after
-	// that.
+	// releaseTimeout is how long the end of a session waits for the releases of its jobs. They continue after that.
 	releaseTimeout = 5 * time.Second
 )
 
@@ -46,25 +45,44 @@ func (s *Session) finishReplies() {
 // bye ends the open requests, releases the session's jobs, and replies.
 func (s *Session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
+	how := backends.Release{Uncounted: true}
+	idle := s.beginReleases(how, true)
 	s.finishReplies()
-	s.releaseAll(backends.Release{Uncounted: true})
+	s.awaitReleases(append(idle, s.beginReleases(how, false)...))
 	s.send(&protocol.Reply{ID: id, OK: true})
 	return errBye
 }
 
+// lost returns how the session's jobs are released if the reason of its end is a loss. Otherwise ok is false.
+func (s *Session) lost() (how backends.Release, ok bool) {
+	cause := context.Cause(s.gone)
+	if s.closedByServer() || !errors.Is(cause, ErrHangUp) && !errors.Is(cause, errBadClient) && !errors.Is(cause, errStalled) {
+		return backends.Release{}, false
+	}
+	return s.lossBy(cause), true
+}
+
+// releaseIdle begins to release the jobs of a session that lost its worker, except those that a request under way is about. The
+// others don't wait for its requests: one can wait for a locked row.
+func (s *Session) releaseIdle() []leaving {
+	if how, ok := s.lost(); ok {
+		return s.beginReleases(how, true)
+	}
+	return nil
+}
+
 // end releases the session's jobs as the reason of its end requires, and sends the last reply. It returns true if the
 // server closed the session, whose leases outlive it then.
-func (s *Session) end(bad *badInput) (keepsLeases bool) {
+func (s *Session) end(bad *badInput, idle []leaving) (keepsLeases bool) {
 	s.watch.end()
-	cause := context.Cause(s.gone)
-	switch {
-	case s.closedByServer():
-		keepsLeases = true
-	case errors.Is(cause, ErrHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStalled):
-		s.releaseAll(s.lossBy(cause))
-	default:
-		s.releaseAll(backends.Release{Uncounted: true})
+	how, lost := s.lost()
+	if keepsLeases = s.closedByServer(); !keepsLeases {
+		if !lost {
+			how = backends.Release{Uncounted: true}
+		}
+		idle = append(idle, s.beginReleases(how, false)...)
 	}
+	s.awaitReleases(idle)
 	if bad != nil {
 		time.Sleep(s.shared.RejectDelay(s.Peer, bad.bytes))
 		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
@@ -85,7 +103,7 @@ func (s *Session) ReleaseAfterGrace(db *pipeline.Pipeline, stop <-chan struct{})
 	defer grace.Stop()
 	select {
 	case <-grace.C:
-		s.release(db, s.lossBy(errServer))
+		s.awaitReleases(beginRelease(db, s, s.lossBy(errServer), false))
 	case <-stop:
 		db.Orphan(&s.quota) // no connection holds them, so the drain does not wait for them
 	}
@@ -112,28 +130,50 @@ func (s *Session) linger() {
 	_, _ = io.Copy(io.Discard, s.conn) // best effort: errors don't matter
 }
 
-// releaseAll releases the session's jobs in all databases. It waits for each at most releaseTimeout.
-func (s *Session) releaseAll(how backends.Release) {
-	for _, db := range s.shared.Plan().Databases {
-		s.release(db.Pipeline, how)
-	}
+// leaving is the release of a session's jobs in one database.
+type leaving struct {
+	db    *pipeline.Pipeline
+	how   backends.Release
+	held  int // jobs
+	write *pipeline.PendingWrite
 }
 
-// release is releaseAll in one database.
-func (s *Session) release(db *pipeline.Pipeline, how backends.Release) {
-	held, p := db.ReleaseSession(&s.quota, how)
-	if p == nil {
+// beginReleases begins to release the session's jobs in all databases. With idle, jobs stay that a request under way is about.
+func (s *Session) beginReleases(how backends.Release, idle bool) (all []leaving) {
+	for _, db := range s.shared.Plan().Databases {
+		all = append(all, beginRelease(db.Pipeline, s, how, idle)...)
+	}
+	return all
+}
+
+func beginRelease(db *pipeline.Pipeline, s *Session, how backends.Release, idle bool) []leaving {
+	held, write := db.ReleaseSession(&s.quota, how, idle)
+	if write == nil {
+		return nil
+	}
+	return []leaving{{db, how, len(held), write}}
+}
+
+// awaitReleases waits for the releases, at most releaseTimeout in all, and logs what became of them.
+func (s *Session) awaitReleases(all []leaving) {
+	if len(all) == 0 {
 		return
 	}
-	select {
-	case o := <-p.Done:
-		if o.Err == nil {
-			s.logLeft(db, &how, len(held), p, &o.Result)
-		} else {
-			s.log().Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
+	over := time.NewTimer(releaseTimeout)
+	defer over.Stop()
+	for i := range all {
+		l := &all[i]
+		select {
+		case o := <-l.write.Done:
+			if o.Err == nil {
+				s.logLeft(l.db, &l.how, l.held, l.write, &o.Result)
+			} else {
+				s.log().Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
+			}
+		case <-over.C:
+			s.log().Warn("still returning the jobs of a session", "event", "session_return_slow")
+			return
 		}
-	case <-time.After(releaseTimeout):
-		s.log().Warn("still returning the jobs of a session", "event", "session_return_slow")
 	}
 }
 

@@ -45,8 +45,9 @@ func (s *Session) Serve() (keepsLeases bool) {
 	default:
 		s.hangUp(ErrHangUp)
 	}
+	idle := s.releaseIdle()
 	s.finishReplies()
-	keepsLeases = s.end(bad)
+	keepsLeases = s.end(bad, idle)
 	if forget != nil {
 		forget()
 		s.logConnected(false)

@@ -183,10 +183,10 @@ func (s *settlement) write(part *settlePart, req *protocol.Request, follow []bac
 	}
 }
 
-func (s *settlement) wait() (*protocol.Reply, func()) { return s.result(), nil }
+func (s *settlement) wait() (*protocol.Reply, func()) { return s.result(nil), nil }
 
-// result waits for all databases and builds the reply.
-func (s *settlement) result() *protocol.Reply {
+// result waits for all databases and builds the reply. beside can be nil.
+func (s *settlement) result(beside pipeline.Waiter) *protocol.Reply {
 	settled, reply := &s.settled, &s.reply
 	settled.Verb, settled.Lost = s.op.Verb(), s.lost
 	if settled.Lost == nil {
@@ -201,7 +201,7 @@ func (s *settlement) result() *protocol.Reply {
 			failed = cmp.Or(failed, part.err)
 			continue
 		}
-		res, err := part.database.AwaitSettle(&part.Settle)
+		res, err := part.database.AwaitSettle(&part.Settle, beside)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue
