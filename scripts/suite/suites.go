@@ -27,7 +27,7 @@ const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
 var onlyInTest = []string{journeys, "github.com/qsidecar/qsidecar/e2e/kit/crash", "github.com/qsidecar/qsidecar/internal/testrules", "github.com/qsidecar/qsidecar/scripts/reference"}
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
-var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
+var slowFirst = []string{"/backends/mysql", "/internal/web", "/e2e/journeys", "/backends/adopted", "/backends/postgres", "/cmd/qsidecar", "/bridge", "/backends/sqlite", "/backends/sqlserver",
 	"/e2e/crash", "/e2e/cluster", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/web", "/e2e/adopted", "/e2e/config"}
 
 // suite is make test or make check.
@@ -177,7 +177,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
 		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m"}, unit), env: append(testEnv(), "CGO_ENABLED=1")},
 	}, {
-		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
+		{name: "e2e", test: slices.Concat(common(o), []string{"-p=3", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
 		{name: "traces", dir: "e2e/traces", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
