@@ -23,7 +23,9 @@ func (t *Times) Set(timeout, grace time.Duration) {
 
 func (t *Times) sidecarTimeout() timeout { return timeout(t.host.Load()) }
 
-// Timeout returns the sidecar timeout. It is also the timeout of commits and queries.
+// Timeout returns the sidecar timeout. It also bounds other things that must not outlast the trust of other sidecars in this one,
+// or that have no better limit: one commit, a session's wait for its settle, the wait for memory for a write, and a query of an
+// operator. A quarter of it bounds a query of the heartbeater, and the last one before a hand-out.
 func (t *Times) Timeout() time.Duration { return time.Duration(t.host.Load()) }
 
 // RestartGrace returns how long the leases of sessions outlive an orderly exit.

@@ -27,7 +27,18 @@ type Table struct {
 	handOuts []handOut                 // of prefetched jobs, not recorded in the database yet, oldest first
 }
 
-// Entry is one known claim.
+// Entry is one known claim. Its fields have these states:
+//
+//	state                          inFlight  delivered  session  settling  begun by                ended by
+//	in flight to the database      yes       no         nil      0         Expect                  Give, Forget, BeginReturn
+//	on its way back, not given     no        no         nil      1         BeginReturn             Remove
+//	held by a session              no        yes        set      0         Give, EndBind           TakeSession, Unbind, Orphan, EndSettle
+//	bound, not known yet           yes       any        set      any       Bind                    EndBind
+//	timed                          no        yes        nil      0         Give, Unbind, Orphan    EndSettle, DropMissing
+//	being settled                  no        any        any      1 or more BeginSettle             EndSettle
+//	released with its session      no        any        nil      1 or more TakeSession             Remove
+//
+// An identity that was declared dead ends all of them: DropAll.
 type Entry struct {
 	lease     backends.Lease
 	queue     string         // empty: not known here

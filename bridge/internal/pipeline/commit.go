@@ -25,7 +25,7 @@ type batch struct {
 	writes    []*PendingWrite
 	claims    []dispatch.Group
 	announced bool // the claims of the commit know about the ready jobs of its writes
-	alone     bool // its only write waits for a locked row
+	waits     bool // its only write waits for a locked row
 	slow      bool // it claims from a slow queue
 }
 
@@ -36,7 +36,19 @@ func (b batch) with(writes []*PendingWrite) batch {
 }
 
 // commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
-// returns an error.
+// returns an error. What an error of the whole commit means for its members:
+//
+//	error                        claims                           writes
+//	backends.ErrEvicted          wait for the next identity       committed again at once, without the claims
+//	locked, and a write can      committed again at once          those that can wait for a key are set aside,
+//	wait for a key                                                the others committed again at once
+//	disk full, several members   split                            split: what needs no space succeeds
+//	unavailable                  wait, or fail if they are Once   queued again, in their order
+//	backends.ErrUnknownOutcome   wait, or fail if they are Once   fail; those that must happen are queued again
+//	the time to stop is over     fail                             fail
+//	any other                    split; one alone fails           split; one alone fails, or is tried apart if it must happen
+//
+// A claim or a write can also have an error of its own in the results of a commit that succeeded: see answer and deliverClaims.
 func (e *executor) commit(hard context.Context, b batch) error {
 	began := time.Now()
 	res, err := e.try(hard, b)
@@ -96,7 +108,7 @@ func (e *executor) endUnknown(writes []*PendingWrite, err error, again bool) {
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {
-	all, most := backends.CommitContent{Sidecar: sidecarOf(b.claims), WaitForLocks: b.alone || b.slow, Jitter: e.jitter}, e.claimBytes()
+	all, most := backends.CommitContent{Sidecar: sidecarOf(b.claims), WaitForLocks: b.waits || b.slow, Jitter: e.jitter}, e.claimBytes()
 	if len(b.writes) > 0 {
 		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}
@@ -132,12 +144,12 @@ func (e *executor) answer(hard context.Context, b batch, results []backends.Writ
 	m := e.metrics()
 	for i, p := range b.writes {
 		switch err := results[i].Err; {
-		case !b.alone && isLocked(err) && mustHappen(p) && len(backends.LeasesOf(p.write)) > 1: // one locked row keeps no other job
+		case !b.waits && isLocked(err) && mustHappen(p) && len(backends.LeasesOf(p.write)) > 1: // one locked row keeps no other job
 			for _, part := range e.partsOf(p) {
 				e.setLockedAside(hard, part)
 			}
 			continue
-		case !b.alone && isLocked(err):
+		case !b.waits && isLocked(err):
 			e.setLockedAside(hard, p)
 			continue
 		case mustHappen(p) && err != nil:

@@ -19,7 +19,7 @@ func isLocked(err error) bool {
 // canWaitForKey reports whether it is possible that another program has stored a key of a write of the batch in an open
 // transaction, and that the batch waits for its end.
 func (b batch) canWaitForKey(p *PendingWrite) bool {
-	return !b.alone && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" })
+	return !b.waits && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" })
 }
 
 // commitWithoutKeys sets aside the writes that can wait for a key, and commits the others and the claims.
@@ -58,7 +58,7 @@ func (e *executor) commitLocked(hard context.Context) {
 		e.mu.Lock()
 		writes, n := e.scheduler.takeLocked(alone)
 		e.mu.Unlock()
-		if len(writes) > 0 && e.commit(hard, batch{writes: writes, alone: alone}) != nil && hard.Err() != nil {
+		if len(writes) > 0 && e.commit(hard, batch{writes: writes, waits: alone}) != nil && hard.Err() != nil {
 			e.answerAll(hard.Err())
 		}
 		e.mu.Lock()
