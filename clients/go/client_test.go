@@ -155,6 +155,24 @@ func TestErrorsOfTheSidecarAreReturned(t *testing.T) {
 	}
 }
 
+// TestRetryOfNothingIsNotRetryOfAll shows that a list of ids that is empty, for example because a filter found nothing, doesn't make
+// all dead jobs ready.
+func TestRetryOfNothingIsNotRetryOfAll(t *testing.T) {
+	t.Parallel()
+	_, c, p := connected(t, qsidecar.Options{})
+	for _, ids := range [][]string{nil, {}} {
+		if _, err := c.Retry(t.Context(), "q", ids); err == nil || !strings.Contains(err.Error(), "RetryAll") {
+			t.Errorf("ids %#v: the error is %v, want the name of RetryAll", ids, err)
+		}
+	}
+	all := later(func() (int64, error) { return c.RetryAll(t.Context(), "q") })
+	r := p.expect(protocol.OpRetry)
+	if p.fail(r, protocol.CodeBadRequest); !r.All {
+		t.Errorf("RetryAll: the request is %+v", r)
+	}
+	_, _ = all.wait(t) // the test's error
+}
+
 // The sidecar closes the connection on a frame over the limit, so the client must not send it.
 func TestTooLargeIsNotSent(t *testing.T) {
 	t.Parallel()

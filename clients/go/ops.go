@@ -259,10 +259,18 @@ func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, a
 	return rep.Views, rep.After, nil
 }
 
-// Retry makes dead jobs ready again and resets their attempts: the jobs of ids, or all if ids is
-// nil. It returns how many changed.
+// Retry makes dead jobs ready again and resets their attempts. It returns how many changed. If ids is empty, the
+// error has the code bad_request: see RetryAll.
 func (c *Client) Retry(ctx context.Context, queue string, ids []string) (int64, error) {
-	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, IDs: ids, All: ids == nil})
+	if len(ids) == 0 {
+		return 0, protocol.BadField("ids", "ids is empty: use RetryAll to retry every dead job")
+	}
+	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, IDs: ids})
+}
+
+// RetryAll is Retry for all dead jobs of the queue.
+func (c *Client) RetryAll(ctx context.Context, queue string) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, All: true})
 }
 
 // Change is what Client.Change sets. At least one field must not be nil.

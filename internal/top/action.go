@@ -87,7 +87,7 @@ func (m *model) askRetryAll(q protocol.QueueStat) {
 	}
 	m.question = &question{fmt.Sprintf("Retry all %s dead jobs of %s?", count(q.Dead, q.Approx), q.Queue), func() tea.Cmd {
 		return m.action("retrying the dead jobs of "+q.Queue+" …", longTimeout, func(ctx context.Context, c *qsidecar.Client) (string, error) {
-			n, err := c.Retry(ctx, q.Queue, nil)
+			n, err := c.RetryAll(ctx, q.Queue)
 			return fmt.Sprintf("retried %s of %s", textfmt.Plural(n, "job"), q.Queue), err
 		})
 	}}
