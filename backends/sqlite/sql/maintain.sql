@@ -38,6 +38,7 @@ SELECT sidecar FROM qsidecar_sidecars WHERE dead
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
 
 -- name: expired
+-- The statement `remove` of write.sql deletes them.
 SELECT id, queue, prune_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE prune_at <= :now ORDER BY prune_at LIMIT :limit
 
 -- name: expired_keys
