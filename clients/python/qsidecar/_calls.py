@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
 from ._call import SETTLES, Call, unanswered
@@ -32,7 +33,7 @@ class Calls:
         self.leases = Leases()
         self.joins = False  # the sidecar asks for a settle and the next claim in one request
         self.closing = False  # no new calls are accepted
-        self._pausing: Dict[threading.Lock, str] = {}  # the ops of calls that pause between two tries
+        self._pausing: Dict[Any, str] = {}  # the ops of calls that pause between two tries, by latch
         self._unsent = 0  # calls without a caller that are not sent yet
 
     def submit(self, *calls: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
@@ -261,20 +262,24 @@ class Calls:
                 call.on_done(call)
         self.progress.notify_all()
 
-    def pause(self, op: str, seconds: float) -> bool:
-        """Pauses between two tries. Returns False if the call ended in between, for example a cancelled claim."""
-        latch = threading.Lock()
-        latch.acquire()
+    @contextmanager
+    def pausing(self, call: Call, latch: Any) -> Iterator[None]:
+        """Is around a pause after a try. Whatever ends the call during it, a cancelled claim for example, releases the latch."""
+        settled = call.leases() if call.op in SETTLES else []
         with self.lock:
-            self._pausing[latch] = op
+            if self.closing:
+                latch.release()
+            # The reply to the second try reports a lease that is lost between two tries.
+            self.leases.settling(settled, +1)
+            self._pausing[latch] = call.op
         try:
-            stopped = not self.closing and latch.acquire(timeout=seconds)
+            yield
         finally:
             with self.lock:
                 self._pausing.pop(latch, None)
+                self.leases.settling(settled, -1)
         if self.closing:
             raise errors.Closed("the client is closed")
-        return not stopped
 
     def end_claims(self, error: Optional[Exception], ends: float) -> None:
         """Ends the waiting claims: they return what they get now, or fail with the error."""
