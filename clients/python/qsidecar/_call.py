@@ -36,7 +36,7 @@ class Call:
     """A request that waits for its reply. The session's lock guards it after submit."""
 
     __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "rebinds", "until", "ends", "on_done"
+        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "expired", "rebinds", "until", "ends", "on_done"
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,7 @@ class Call:
         self.answered = False  # the latch is released
         self.abandoned = False  # the caller no longer waits for the reply
         self.awaited_by_close = False  # close still waits for the reply
+        self.expired = False  # the time of a call without a waiting thread is over
         self.rebinds = False  # the extend that the session sends after a reconnect
         self.until = until  # end of a claim's own wait, by the monotonic clock
         self.ends = ends  # end of the caller's time; None: no limit

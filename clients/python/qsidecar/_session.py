@@ -81,6 +81,11 @@ class Session(Calls):
 
     # --- connections ---
 
+    @property
+    def started(self) -> bool:
+        """Whether the first connection was opened."""
+        return self._thread is not None
+
     def start(self, deadline: float) -> None:
         """Opens the first connection in the caller's thread, so that the caller gets its error."""
         if self._thread is not None:

@@ -9,12 +9,15 @@ import time
 import weakref
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from . import errors
 from ._call import MAX_LIST, Call, Request, locked
 from ._session import Session
 from .job import BaseJob, Enqueued, Job, NewJob, Seconds, millis, nack_fields
+
+if TYPE_CHECKING:
+    from .aio import AsyncClient
 
 AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
@@ -74,6 +77,7 @@ class Client:
         self._codec = codec
         self._request_timeout = request_timeout
         self._job: Type[BaseJob] = Job
+        self._face: Optional[AsyncClient] = None  # the face of this client for an event loop
         self._callbacks = on_lost, on_draining
         self._session = self._new_session()
         _clients.add(self)
