@@ -67,6 +67,14 @@ func TestPythonPostgres(t *testing.T) {
 		s.URL = p.Database(t)
 		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "postgresql", s.URL)
 	})
+	t.Run("async", func(t *testing.T) {
+		t.Parallel()
+		s := kit.NewSite(t)
+		s.URL = p.Database(t)
+		sc := s.Start("a")
+		clientlib.AsyncPythonWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), unsettled)
+		checkTerminate(clientlib.AsyncPythonWorker(t, sc), kit.Size(10_000), 8)
+	})
 	for name, connections := range map[string]int{"threads": 1, "processes": 8} {
 		var how []string
 		if connections > 1 {
@@ -86,7 +94,12 @@ func TestPythonPostgres(t *testing.T) {
 // TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
+	t.Run("threads", func(t *testing.T) {
+		checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
+	})
+	t.Run("async", func(t *testing.T) {
+		checkSidecarRestarts(t, clientlib.AsyncPythonWorker)
+	})
 }
 
 // TestPythonWorkerStoppedAsAGroup: see checkGroupStop.

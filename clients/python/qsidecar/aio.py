@@ -351,6 +351,30 @@ class AsyncJob(BaseJob):
         return reply
 
 
+async def run(function: Callable[..., Awaitable[Any]], job: BaseJob, *args: Any) -> Any:
+    """Runs an `async def` function of a worker. If the job's lease is lost, its task is cancelled."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(stop)
+
+    def stop() -> None:
+        if job._cancel is cancel:  # the function still runs
+            task.cancel()
+
+    if job._client is not None and job._client._face is None:
+        AsyncClient._of(job._client)
+    job._cancel = cancel
+    try:
+        if job.lost:
+            cancel()
+        return await function(AsyncJob._of(job), *args)
+    finally:
+        job._cancel = None
+
+
 class _Wakes:
     """The waits of a loop's tasks that have ended. The loop gets them together: waking it is a system call."""
 

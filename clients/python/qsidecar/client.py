@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import sys
 import time
@@ -89,7 +90,7 @@ class Client:
             self._worker,
             self._codec,
             lambda fields: self._job(self, fields),
-            on_lost or (lambda jobs: None),
+            functools.partial(_lost, on_lost),
             on_draining or (lambda: None),
         )
 
@@ -336,6 +337,14 @@ def stats_fields(queue: Optional[str]) -> Dict[str, Any]:
 def check_request(op: str, fields: Mapping[str, Any]) -> None:
     if op in ("hello", "bye", "cancel_claim", "claim") or "claim" in fields:
         raise ValueError(f"{'claim' if 'claim' in fields else op} is sent by the client itself")
+
+
+def _lost(on_lost: Optional[Callable[[List[Any]], None]], jobs: List[BaseJob]) -> None:
+    for job in jobs:
+        if job._cancel is not None:
+            job._cancel()
+    if on_lost is not None:
+        on_lost(jobs)
 
 
 def check_order(order: str) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
 
 from . import errors
 
@@ -140,6 +140,7 @@ class BaseJob:
     def __init__(self, client: Any, fields: Mapping[str, Any]) -> None:
         self._client = client
         self._lost = False
+        self._cancel: Optional[Callable[[], Any]] = None  # cancels the task that runs the job
         self._then: List[NewJob] = []
         self._claim: Optional[Dict[str, Any]] = None  # the claim that its settle carries
         self._next: List[Any] = []  # the jobs that this claim got
