@@ -30,7 +30,7 @@ from .errors import (
     Unsupported,
     WrongLoop,
 )
-from .job import Enqueued, Job, NewJob
+from .job import BaseJob, Enqueued, Job, NewJob
 from .outcomes import Dead, Retry, Snooze
 from .worker import App
 
@@ -40,6 +40,7 @@ __all__ = [
     "AsyncJob",
     "BadFrame",
     "BadRequest",
+    "BaseJob",
     "Busy",
     "Client",
     "Closed",

@@ -474,7 +474,7 @@ class _ThreadPool:
     def _run_jobs(self, item: Union[Job, _Ended], group: _Group) -> Optional[Job]:
         """Runs a job, or settles it after its coroutine, and continues with the jobs that were claimed with the settles.
 
-        Returns the last one, or None if it started a coroutine, which has the place of this job.
+        Returns the last one, or None if it started a coroutine, which counts as the job until it ends.
         """
         ended = item if isinstance(item, _Ended) else None
         job = item.job if isinstance(item, _Ended) else item

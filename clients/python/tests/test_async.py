@@ -337,8 +337,7 @@ class Stalled(unittest.IsolatedAsyncioTestCase):
         job = await self.hold()
         self.reply({"id": None}, event="lost", leases=["1.a"])
         self.reply({"id": None}, event="draining")
-        while not (self.lost and self.drains):
-            await asyncio.sleep(0.001)
+        await in_background(eventually, lambda: self.lost and self.drains, "the callbacks run")
         self.assertEqual((self.lost, job.lost), ([job], True))
 
 
