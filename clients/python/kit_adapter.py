@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Connects this client to the conformance kit (clients/kit), which sends it one command a line."""
+"""Connects Client, or with --async AsyncClient, to the conformance kit (clients/kit), which sends it one command a line."""
 
+import asyncio
 import base64
+import inspect
 import json
 import os
 import subprocess
@@ -15,7 +17,8 @@ import qsidecar  # noqa: E402
 lost = []
 jobs = {}
 writing = threading.Lock()
-client = qsidecar.Client(
+ASYNC = "--async" in sys.argv
+client = (qsidecar.AsyncClient if ASYNC else qsidecar.Client)(
     worker="kit",
     codec=os.environ.get("QSIDECAR_CODEC") or None,
     request_timeout=60,  # the kit breaks connections during an enqueue too
@@ -33,33 +36,37 @@ def claimed(job):
     return {"id": job.id, "payload_b64": payload, "attempt": job.attempt, "fence": job.fence}
 
 
-def do(c):
+async def done(value):
+    return await value if inspect.isawaitable(value) else value
+
+
+async def do(c):
     what = c["do"]
     if what == "enqueue":
-        stored = client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key"))
+        stored = await done(client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key")))
         return {"id": stored.id, "duplicate": stored.duplicate}
     if what == "claim":
-        got = client.claim(c["queue"], max=c["max"], wait=c["wait_ms"] / 1000)
+        got = await done(client.claim(c["queue"], max=c["max"], wait=c["wait_ms"] / 1000))
         return {"jobs": [claimed(job) for job in got]}
     if what == "ack":
-        jobs[c["id"]].ack(raw=raw(c, "result_b64"))
+        await done(jobs[c["id"]].ack(raw=raw(c, "result_b64")))
     elif what == "nack":
         delay = None if c.get("delay_ms") is None else c["delay_ms"] / 1000
-        jobs[c["id"]].nack(c.get("error", ""), delay=delay, dead=c.get("dead", False))
+        await done(jobs[c["id"]].nack(c.get("error", ""), delay=delay, dead=c.get("dead", False)))
     elif what == "extend":
-        jobs[c["id"]].extend(c["lease_ms"] / 1000)
+        await done(jobs[c["id"]].extend(c["lease_ms"] / 1000))
     elif what == "lost":
         return {"ids": list(lost)}
     elif what == "exec":
         return {"pid": subprocess.Popen(["sleep", "1000"], close_fds=False).pid}
     elif what == "close":
-        client.close()
+        await done(client.close())
     return {}
 
 
-def answer(c):
+async def answer(c):
     try:
-        got = {"ok": True, **do(c)}
+        got = {"ok": True, **await do(c)}
     except qsidecar.SettledOrLost as e:
         got = {"ok": False, "error": "SETTLED_OR_LOST", "message": str(e)}
     except qsidecar.UnknownOutcome as e:
@@ -74,9 +81,31 @@ def answer(c):
         print(json.dumps(got), flush=True)
 
 
-for line in sys.stdin:
-    command = json.loads(line)
-    if "tag" in command:  # runs during the commands that follow
-        threading.Thread(target=answer, args=(command,), daemon=True).start()
-    else:
-        answer(command)
+def main():
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "tag" in command:  # runs during the commands that follow
+            threading.Thread(target=lambda c=command: asyncio.run(answer(c)), daemon=True).start()
+        else:
+            asyncio.run(answer(command))
+
+
+async def async_main():
+    loop, tasks = asyncio.get_running_loop(), set()
+    while True:
+        line = await loop.run_in_executor(None, sys.stdin.readline)
+        if not line:
+            return
+        command = json.loads(line)
+        if "tag" in command:
+            task = loop.create_task(answer(command))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        else:
+            await answer(command)
+
+
+if ASYNC:
+    asyncio.run(async_main())
+else:
+    main()

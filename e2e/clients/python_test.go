@@ -81,7 +81,7 @@ func pythons(t *testing.T) []python {
 	return all
 }
 
-// TestPythonKit checks that the Python client has every reaction of clients/README.md.
+// TestPythonKit checks that both Python clients have every reaction of clients/README.md.
 func TestPythonKit(t *testing.T) {
 	t.Parallel()
 	for i, p := range pythons(t) {
@@ -91,8 +91,10 @@ func TestPythonKit(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			adapter := append(slices.Clip(p.argv), filepath.Join(clientlib.PythonPackage, "kit_adapter.py"))
-			if report, ok := runKit(t, p.codec, testwait.Limit, adapter...); !ok {
-				t.Errorf("the kit on the Python client:\n%s", report)
+			for name, options := range map[string][]string{"Client": nil, "AsyncClient": {"--async"}} {
+				if report, ok := runKit(t, p.codec, testwait.Limit, append(slices.Clip(adapter), options...)...); !ok {
+					t.Errorf("the kit on %s of Python:\n%s", name, report)
+				}
 			}
 		})
 	}

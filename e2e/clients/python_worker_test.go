@@ -2,10 +2,13 @@ package clients
 
 import (
 	"bufio"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestPythonExample runs the example of the package's README unchanged, with the package installed
@@ -67,6 +71,14 @@ func TestPythonPostgres(t *testing.T) {
 		s.URL = p.Database(t)
 		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "postgresql", s.URL)
 	})
+	t.Run("async", func(t *testing.T) {
+		t.Parallel()
+		s := kit.NewSite(t)
+		s.URL = p.Database(t)
+		sc := s.Start("a")
+		clientlib.AsyncPythonWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), unsettled)
+		checkTerminate(clientlib.AsyncPythonWorker(t, sc), kit.Size(10_000), 8)
+	})
 	for name, connections := range map[string]int{"threads": 1, "processes": 8} {
 		var how []string
 		if connections > 1 {
@@ -86,7 +98,33 @@ func TestPythonPostgres(t *testing.T) {
 // TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
+	t.Run("threads", func(t *testing.T) {
+		checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
+	})
+	t.Run("async", func(t *testing.T) {
+		checkSidecarRestarts(t, clientlib.AsyncPythonWorker)
+	})
+}
+
+// TestPythonAsyncMemory checks that AsyncClient and a worker with async jobs keep nothing of jobs and calls that have ended.
+func TestPythonAsyncMemory(t *testing.T) {
+	t.Parallel()
+	total := kit.Size(100_000)
+	cmd := exec.CommandContext(testwait.Context(t), clientlib.PythonEnv(t, clientlib.PythonPackage), kit.Path("e2e/clients/testdata/async_memory.py"), strconv.Itoa(total))
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+kit.NewSite(t).Start("a").Socket)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var got struct{ Done, First, Last int }
+	if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	kit.Figure(t, "%d async jobs, allocated blocks from %d to %d", got.Done, got.First, got.Last)
+	if got.Done != total {
+		t.Errorf("%d jobs of %d were done", got.Done, total)
+	}
+	if got.Last > got.First+20_000 { // one object for each job of a full run would be 90,000
+		t.Errorf("the allocated blocks have grown from %d after a tenth of the jobs to %d", got.First, got.Last)
+	}
 }
 
 // TestPythonWorkerStoppedAsAGroup: see checkGroupStop.

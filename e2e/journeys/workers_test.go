@@ -14,10 +14,11 @@ func TestWorkers(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	a := s.Start("a")
 	for name, start := range map[string]func(t *testing.T) *clientlib.Worker{
-		"go":     func(t *testing.T) *clientlib.Worker { return clientlib.GoWorker(t, a) },
-		"node":   func(t *testing.T) *clientlib.Worker { return clientlib.NodeWorker(t, a, nil) },
-		"python": func(t *testing.T) *clientlib.Worker { return clientlib.PythonWorker(t, a, nil) },
-		"ruby":   func(t *testing.T) *clientlib.Worker { return clientlib.RubyWorker(t, a, nil, "-c", "8") },
+		"go":           func(t *testing.T) *clientlib.Worker { return clientlib.GoWorker(t, a) },
+		"node":         func(t *testing.T) *clientlib.Worker { return clientlib.NodeWorker(t, a, nil) },
+		"python async": func(t *testing.T) *clientlib.Worker { return clientlib.AsyncPythonWorker(t, a) },
+		"python":       func(t *testing.T) *clientlib.Worker { return clientlib.PythonWorker(t, a, nil) },
+		"ruby":         func(t *testing.T) *clientlib.Worker { return clientlib.RubyWorker(t, a, nil, "-c", "8") },
 	} {
 		t.Run(name, func(t *testing.T) { // in sequence, because they use the same queues
 			start(t).KilledInTheMiddle(100, 32) // jobs of a connection can be begun and not settled

@@ -9,7 +9,7 @@ import textwrap
 
 PACKAGE = pathlib.Path("clients/python/qsidecar")
 # The order of the page: what a program uses first comes first.
-MODULES = ["client", "job", "worker", "outcomes", "sql", "testing", "django_tasks", "errors"]
+MODULES = ["client", "aio", "job", "worker", "outcomes", "sql", "testing", "django_tasks", "errors"]
 
 
 def docstring(node):

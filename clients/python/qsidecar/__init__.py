@@ -1,11 +1,12 @@
 """A client and a worker for the job queue in your database.
 
-The application's API is in client.py (Client), job.py (NewJob, Job), worker.py (App) and sql.py (enqueue by a plain
+The application's API is in client.py (Client), aio.py (AsyncClient), job.py (NewJob, Job), worker.py (App) and sql.py (enqueue by a plain
 INSERT). Start there. Modules with a leading underscore are internal: _session.py keeps the connection and _calls.py
 the requests on it. The package needs only the standard library.
 """
 
 from . import sql, testing
+from .aio import AsyncClient, AsyncJob
 from .client import Client
 from .errors import (
     BadFrame,
@@ -27,15 +28,19 @@ from .errors import (
     UnknownOutcome,
     UnknownQueue,
     Unsupported,
+    WrongLoop,
 )
-from .job import Enqueued, Job, NewJob
+from .job import BaseJob, Enqueued, Job, NewJob
 from .outcomes import Dead, Retry, Snooze
 from .worker import App
 
 __all__ = [
     "App",
+    "AsyncClient",
+    "AsyncJob",
     "BadFrame",
     "BadRequest",
+    "BaseJob",
     "Busy",
     "Client",
     "Closed",
@@ -60,6 +65,7 @@ __all__ = [
     "UnknownOutcome",
     "UnknownQueue",
     "Unsupported",
+    "WrongLoop",
     "sql",
     "testing",
 ]

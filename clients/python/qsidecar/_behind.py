@@ -13,10 +13,10 @@ from time import monotonic as now  # the age of settles; tests replace it
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import errors
-from ._call import Call, pause_for
+from ._call import Call, pause_for, transient
 from ._settle import REJECTED, refused
 from ._wire import Message
-from .client import Client, transient
+from .client import Client
 from .job import Job
 
 log = logging.getLogger("qsidecar")

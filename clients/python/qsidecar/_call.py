@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import Callable, List, Optional
+from typing import Any, Callable, List, Optional
 
 from . import errors
 from ._wire import Message
@@ -25,11 +25,18 @@ def backoff(tries: int) -> float:
     return longest * random.uniform(0.5, 1)
 
 
+def locked() -> Any:
+    """Returns a lock that is released to wake its thread."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Call:
     """A request that waits for its reply. The session's lock guards it after submit."""
 
     __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "rebinds", "until", "ends", "on_done"
+        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "expired", "rebinds", "until", "ends", "on_done"
     )  # fmt: skip
 
     def __init__(
@@ -39,12 +46,12 @@ class Call:
         until: Optional[float] = None,
         ends: Optional[float] = None,
         on_done: Optional[Callable[[Call], None]] = None,
+        latch: Any = None,
     ) -> None:
         self.op = op
         self.fields = fields
         self.id = 0
-        self.latch = threading.Lock()  # released once, when there is a result
-        self.latch.acquire()
+        self.latch = locked() if latch is None else latch  # released once, when there is a result
         self.reply: Message = {}
         self.error: Optional[Exception] = None
         self.sent = False  # sent on the current connection, or being sent
@@ -52,6 +59,7 @@ class Call:
         self.answered = False  # the latch is released
         self.abandoned = False  # the caller no longer waits for the reply
         self.awaited_by_close = False  # close still waits for the reply
+        self.expired = False  # the time of a call without a waiting thread is over
         self.rebinds = False  # the extend that the session sends after a reconnect
         self.until = until  # end of a claim's own wait, by the monotonic clock
         self.ends = ends  # end of the caller's time; None: no limit
@@ -76,6 +84,62 @@ class Call:
     def repeatable(self) -> bool:
         """Whether it can be sent again although the sidecar may have carried out the first one."""
         return repeatable(self.op, self.fields)
+
+
+class Request:
+    """A request of a caller over all its tries. It decides whether and when there is another one, and doesn't wait."""
+
+    def __init__(self, op: str, fields: Message, limit: float, wait: float = 0.0, claimed: Optional[List[Any]] = None) -> None:
+        if not isinstance(limit, (int, float)):
+            raise TypeError(f"request_timeout={limit!r}: pass a number of seconds")
+        began = time.monotonic()
+        self.op = op
+        self.ends = began + wait + limit
+        self._fields = fields
+        self._wait = wait
+        self._until = began + wait if wait else None
+        self._last = self._until or began + limit  # no try begins after it
+        self._claimed = claimed
+        self._tries = 0
+        self._resent = False
+
+    def call(self, latch: Any = None) -> Call:
+        """Returns the next try."""
+        call = Call(self.op, self._fields, self._until, self.ends, latch=latch)
+        call.resent = self._resent
+        return call
+
+    def pause_after(self, call: Call) -> Optional[float]:
+        """Returns the pause after a try that ended, in seconds, or None if it has succeeded. Otherwise raises its error.
+
+        Adds the jobs of a settle's claim to `claimed`.
+        """
+        error = call.error
+        if self._claimed is not None and call.reply.get("jobs"):
+            self._claimed += call.reply["jobs"]
+            self._fields = {name: value for name, value in self._fields.items() if name != "claim"}
+        if error is None:
+            return None
+        if not transient(self.op, self._fields, error, self._wait):
+            raise error
+        self._tries += 1
+        pause = pause_for(error, self._tries)
+        if time.monotonic() + pause > self._last:
+            raise error
+        self._resent = self._resent or isinstance(error, errors.UnknownOutcome)
+        return pause
+
+
+def transient(op: str, fields: Message, error: Exception, wait: float = 0.0) -> bool:
+    """Whether the same request can succeed soon, and whether the client repeats it.
+
+    It does not repeat an enqueue that was not carried out: the caller decides whether to wait for a database.
+    """
+    if isinstance(error, errors.UnknownOutcome):
+        return error.reported and repeatable(op, fields)
+    if isinstance(error, (errors.Unavailable, errors.Busy, errors.Draining)):
+        return op in ("ack", "nack", "extend") or (op == "claim" and wait > 0)
+    return False
 
 
 def repeatable(op: str, fields: Message) -> bool:

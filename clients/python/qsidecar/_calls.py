@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from collections import deque
+from contextlib import contextmanager
+from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
 from ._call import SETTLES, Call, unanswered
@@ -32,13 +34,15 @@ class Calls:
         self.leases = Leases()
         self.joins = False  # the sidecar asks for a settle and the next claim in one request
         self.closing = False  # no new calls are accepted
-        self._pausing: Dict[threading.Lock, str] = {}  # the ops of calls that pause between two tries
+        self._pausing: Dict[Any, str] = {}  # the ops of calls that pause between two tries, by latch
+        self._writing: Deque[Tuple[Wire, Call, bool]] = deque()  # calls that a thread writes, see _write_in_thread
         self._unsent = 0  # calls without a caller that are not sent yet
 
-    def submit(self, *calls: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
+    def submit(self, *calls: Call, internal: bool = False, on: Optional[Wire] = None, waits: bool = True) -> None:
         """Sends calls in one write if they are small, or queues them until there is a connection.
 
-        With `on`, they are sent only on that connection. All have the same end of the caller's time.
+        With `on`, they are sent only on that connection. All have the same end of the caller's time. Without `waits` it
+        doesn't wait until the sidecar reads: another thread does.
         """
         with self.lock:
             if self._ending.is_set() or (self.closing and not internal):
@@ -58,10 +62,10 @@ class Calls:
         if wire is None:
             return
         try:
-            self._send(wire, *calls)
+            self._send(wire, *calls, waits=waits)
         except BaseException:
             for call in calls:
-                self._interrupt(call)
+                self.leave(call)
             raise
 
     def _submit_in_thread(self, call: Call) -> None:
@@ -78,7 +82,7 @@ class Calls:
             self._unsent -= 1
             self.progress.notify_all()
 
-    def _send(self, wire: Wire, *calls: Call) -> None:
+    def _send(self, wire: Wire, *calls: Call, waits: bool = True) -> None:
         """Writes calls. Calls that other threads have ready by then go into the same write."""
         encoded = None
         for each in calls:
@@ -92,16 +96,25 @@ class Calls:
             encoded = each
         if encoded is None:
             return
-        call = encoded  # the last one: it is written after the others
-        writes = False
+        # The last one is written after the others.
+        if waits:
+            self._write_own(wire, encoded)
+        else:
+            self._write_now(wire, encoded)
+
+    def _write_own(self, wire: Wire, call: Call, begun: bool = False) -> None:
+        """Writes a call, and waits for that. begun: this call has `sending`, and the rest of a batch is unwritten."""
+        writes = begun
         try:
-            if not wire.sending.take(call, call.left()):
+            if begun:
+                wire.sending.hand(call, threading.get_ident())
+            elif not wire.sending.take(call, call.left()):
                 with self.lock:
                     if not call.answered and not call.sent:
                         self._finish(call, error=unanswered(call, NO_TIME))
                 return
             writes = True
-            writes = self._write(wire, call)
+            writes = self._write(wire, call, begun)
             if writes:
                 wire.sending.hand(call, 0)
                 threading.Thread(target=self._write_rest, args=(wire, call), name="qsidecar-write", daemon=True).start()
@@ -113,13 +126,66 @@ class Calls:
             wire.sending.give(call)
             raise
 
-    def _write(self, wire: Wire, own: Call) -> bool:
+    def _write_now(self, wire: Wire, call: Call) -> None:
+        """Writes a call if that needs no waiting. Otherwise a thread writes it."""
+        try:
+            # If it took `sending` before a call of that thread, the thread would wait for the rest of this one.
+            if self._writing or not wire.sending.take(call, 0):
+                return self._write_in_thread(wire, call, False)
+            while self._begin(wire, call):
+                if wire.unwritten:
+                    return self._write_in_thread(wire, call, True)
+            wire.sending.give(call)
+        except BaseException:
+            wire.end()
+            wire.sending.give(call)
+            raise
+
+    def _write_in_thread(self, wire: Wire, call: Call, begun: bool) -> None:
+        """Lets a thread write a call. It is one thread for all calls, because a stopped sidecar can have thousands."""
+        if begun:
+            wire.sending.hand(call, 0)
+        with self.lock:
+            self._writing.append((wire, call, begun))
+            runs = len(self._writing) > 1
+        if runs:
+            return
+        try:
+            threading.Thread(target=self._write_later, name="qsidecar-write", daemon=True).start()
+        except RuntimeError as e:
+            with self.lock:
+                self._writing.clear()
+            raise errors.NotConnected(f"{call.op}: no thread can start to write it: {e}") from e
+
+    def _write_later(self) -> None:
+        left = True
+        while left:
+            wire, call, begun = self._writing[0]
+            try:
+                self._write_own(wire, call, begun)
+            except Exception:
+                self.leave(call)
+            with self.lock:
+                self._writing.popleft()
+                left, expired = bool(self._writing), call.expired
+            if expired:
+                self.abandon(call, NO_TIME)
+
+    def expire(self, call: Call) -> None:
+        """Ends a call at the end of its time, if no thread waits for it."""
+        with self.lock:
+            call.expired = True
+            written = bool(self._writing) and self._writing[0][1] is call  # by a thread, which ends it
+        if not written:
+            self.abandon(call, NO_TIME)
+
+    def _write(self, wire: Wire, own: Call, begun: bool) -> bool:
         """Writes pending frames until its own is written, unless another thread wrote that one already.
 
-        Returns True if another thread must write the rest, because the caller's time is over.
+        begun: a batch is begun, and its rest is first. Returns True if another thread must write the rest, because the caller's time is over.
         """
-        while self._begin(wire, own):
-            broken = False
+        while begun or self._begin(wire, own):
+            begun = broken = False
             try:
                 wire.write_rest(own.ends)
             except OSError:
@@ -205,10 +271,10 @@ class Calls:
             if not call.latch.acquire(timeout=call.left()):
                 self.abandon(call, NO_TIME)
         except BaseException:
-            self._interrupt(call)
+            self.leave(call)
             raise
 
-    def _interrupt(self, call: Call) -> None:
+    def leave(self, call: Call) -> None:
         """Ends a call whose caller leaves with an exception, also if its reply has arrived by then."""
         if call.on_done is not None:  # it has no caller, so the next connection sends it
             wire = self.wire
@@ -261,20 +327,25 @@ class Calls:
                 call.on_done(call)
         self.progress.notify_all()
 
-    def pause(self, op: str, seconds: float) -> bool:
-        """Pauses between two tries. Returns False if the call ended in between, for example a cancelled claim."""
-        latch = threading.Lock()
-        latch.acquire()
+    @contextmanager
+    def pausing(self, call: Call, latch: Any) -> Iterator[None]:
+        """Is around a pause after a try. Whatever ends the call during it, a cancelled claim for example, releases the latch."""
+        settled = call.leases() if call.op in SETTLES else []
         with self.lock:
-            self._pausing[latch] = op
+            # The reply to the second try reports a lease that is lost between two tries.
+            self.leases.settling(settled, +1)
+            if self.closing:
+                latch.release()
+            else:
+                self._pausing[latch] = call.op
         try:
-            stopped = not self.closing and latch.acquire(timeout=seconds)
+            yield
         finally:
             with self.lock:
                 self._pausing.pop(latch, None)
+                self.leases.settling(settled, -1)
         if self.closing:
             raise errors.Closed("the client is closed")
-        return not stopped
 
     def end_claims(self, error: Optional[Exception], ends: float) -> None:
         """Ends the waiting claims: they return what they get now, or fail with the error."""

@@ -33,6 +33,23 @@ def reject_generators(function: Callable[..., Any]) -> None:
             raise TypeError(f"{function!r} is a generator function, and calling it runs nothing: remove the yield")
 
 
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(type(function), "__call__", None))
+
+
+def start(work: Coroutine[Any, Any, Any], done: Callable[[Any, Optional[BaseException]], None]) -> None:
+    """Starts a coroutine in the loop of all jobs, which calls done with its result and its error."""
+
+    def end(future: concurrent.futures.Future[_Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except BaseException as e:  # a handler cancelled all tasks of the loop
+            outcome = None, e
+        done(*outcome)
+
+    asyncio.run_coroutine_threadsafe(_outcome(work), _loops.get()).add_done_callback(end)
+
+
 def run_result(value: Any) -> Any:
     """Runs an awaitable or waits for a future that a function returned, and returns its result."""
     if inspect.isawaitable(value):

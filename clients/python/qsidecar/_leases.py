@@ -7,7 +7,7 @@ from typing import Dict, List, Optional
 from . import errors
 from ._call import Call
 from ._wire import Message
-from .job import Job
+from .job import BaseJob
 
 
 class Held:
@@ -15,7 +15,7 @@ class Held:
 
     __slots__ = ("job", "connection", "settling")
 
-    def __init__(self, job: Job, connection: int) -> None:
+    def __init__(self, job: BaseJob, connection: int) -> None:
         self.job = job
         self.connection = connection  # the connection that it is bound to, according to the client's state
         self.settling = 0  # settles in progress
@@ -25,7 +25,7 @@ class Leases:
     def __init__(self) -> None:
         self.held: Dict[str, Held] = {}
 
-    def claimed(self, connection: int, call: Call, jobs: List[Job]) -> None:
+    def claimed(self, connection: int, call: Call, jobs: List[BaseJob]) -> None:
         if "lease_ms" not in (call.claim() or {}):  # timed leases outlive the connection and are not bound
             for job in jobs:
                 self.held[job.lease] = Held(job, connection)
@@ -41,7 +41,7 @@ class Leases:
             return errors.SettledOrLost(call.op, lost)
         return error
 
-    def extended(self, connection: int, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> List[Job]:
+    def extended(self, connection: int, call: Call, reply: Message, error: Optional[errors.SidecarError]) -> List[BaseJob]:
         """Updates the leases after a reply to an extend. Returns the jobs that are lost, for on_lost."""
         if isinstance(error, errors.LeaseLost):
             lost = self.lose(call.leases())
@@ -64,7 +64,7 @@ class Leases:
             if held is not None:
                 held.settling += d
 
-    def lose(self, leases: List[str]) -> List[Job]:
+    def lose(self, leases: List[str]) -> List[BaseJob]:
         """Removes lost leases and returns their jobs, except those that are being settled."""
         reported = []
         for lease in leases:

@@ -11,14 +11,14 @@ import queue
 import sys
 import threading
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
 from ._calls import Calls
 from ._turn import Turn
 from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, not_listening, sockets
-from .job import Job
+from .job import BaseJob
 
 log = logging.getLogger("qsidecar")
 
@@ -34,8 +34,8 @@ class Session(Calls):
         socket: Optional[str],
         worker: Optional[str],
         codec: Optional[str],
-        make_job: Callable[[Message], Job],
-        on_lost: Callable[[List[Job]], None],
+        make_job: Callable[[Message], BaseJob],
+        on_lost: Callable[[List[Any]], None],
         on_draining: Callable[[], None],
     ) -> None:
         super().__init__(codec)
@@ -80,6 +80,11 @@ class Session(Calls):
             )
 
     # --- connections ---
+
+    @property
+    def started(self) -> bool:
+        """Whether the first connection was opened."""
+        return self._thread is not None
 
     def start(self, deadline: float) -> None:
         """Opens the first connection in the caller's thread, so that the caller gets its error."""
@@ -280,7 +285,7 @@ class Session(Calls):
         elif jobs:
             self._give_back([j["lease"] for j in jobs])
 
-    def _report_lost(self, jobs: List[Job]) -> None:
+    def _report_lost(self, jobs: List[BaseJob]) -> None:
         if jobs:
             self._run_callback(lambda: self._on_lost(jobs))
 

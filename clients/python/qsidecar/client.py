@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import sys
 import time
 import weakref
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from . import errors
-from ._call import MAX_LIST, SETTLES, Call, pause_for, repeatable
+from ._call import MAX_LIST, Call, Request, locked
 from ._session import Session
-from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
+from .job import BaseJob, Enqueued, Job, NewJob, Seconds, millis, nack_fields
+
+if TYPE_CHECKING:
+    from .aio import AsyncClient
+
+AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 # Replaces the sidecar in tests: set by qsidecar.testing.inline.
 _inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
@@ -71,6 +77,8 @@ class Client:
         self._worker = worker
         self._codec = codec
         self._request_timeout = request_timeout
+        self._job: Type[BaseJob] = Job
+        self._face: Optional[AsyncClient] = None  # the face of this client for an event loop
         self._callbacks = on_lost, on_draining
         self._session = self._new_session()
         _clients.add(self)
@@ -81,8 +89,8 @@ class Client:
             self._socket,
             self._worker,
             self._codec,
-            lambda fields: Job(self, fields),
-            on_lost or (lambda jobs: None),
+            lambda fields: self._job(self, fields),
+            functools.partial(_lost, on_lost),
             on_draining or (lambda: None),
         )
 
@@ -127,11 +135,10 @@ class Client:
         jobs = list(jobs)
         if not jobs:
             return []
-        if len(jobs) > MAX_LIST:
-            raise ValueError(f"{len(jobs)} jobs: one transaction takes {MAX_LIST} at most")
+        fields = many_fields(jobs)
         if _inline is not None:
             return _inline(jobs)
-        reply = self._call("enqueue", {"jobs": [job.fields() for job in jobs]}, request_timeout)
+        reply = self._call("enqueue", fields, request_timeout)
         return [Enqueued.of(e) for e in reply["jobs"]]
 
     # --- working ---
@@ -152,18 +159,8 @@ class Client:
         (1 s to 24 h), even if the client ends. order: "strict" claims from a queue only if those before it are empty;
         with "rotate" the queues take turns.
         """
-        fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
-        if max != 1:
-            fields["max"] = max
-        wait_ms = millis("wait", wait)
-        if wait_ms:
-            fields["wait_ms"] = wait_ms
-        if lease is not None:
-            fields["lease_ms"] = millis("lease", lease)
-        check_order(order)
-        if order == "rotate" and len(queues) > 1:
-            fields["order"] = order
-        jobs: List[Job] = self._call("claim", fields, request_timeout, wait_ms / 1000)["jobs"]
+        fields = claim_fields(queues, max, wait, lease, order)
+        jobs: List[Job] = self._call("claim", fields, request_timeout, fields.get("wait_ms", 0) / 1000)["jobs"]
         return jobs
 
     def ack_many(self, jobs: Iterable[Job], *, request_timeout: Optional[float] = None) -> List[Job]:
@@ -188,8 +185,7 @@ class Client:
     ) -> List[Job]:
         if not jobs:
             return []
-        lost = self._call(op, {"leases": [job.lease for job in jobs], **fields}, request_timeout).get("lost") or []
-        return [job for job in jobs if job.lease in lost]
+        return lost_of(jobs, self._call(op, {"leases": [job.lease for job in jobs], **fields}, request_timeout))
 
     def cancel_claims(self) -> None:
         """Ends the waiting claims of all threads. They return the jobs they have, if any."""
@@ -200,8 +196,7 @@ class Client:
 
     def stats(self, queue: Optional[str] = None) -> List[Dict[str, Any]]:
         """Returns the number of jobs in each state, for one queue or for all: see PROTOCOL.md."""
-        fields = {} if queue is None else {"queue": queue}
-        queues: List[Dict[str, Any]] = self._call("stats", fields, None)["queues"]
+        queues: List[Dict[str, Any]] = self._call("stats", stats_fields(queue), None)["queues"]
         return queues
 
     def ping(self) -> None:
@@ -210,8 +205,7 @@ class Client:
 
     def request(self, op: str, **fields: Any) -> Dict[str, Any]:
         """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""
-        if op in ("hello", "bye", "cancel_claim", "claim") or "claim" in fields:
-            raise ValueError(f"{'claim' if 'claim' in fields else op} is sent by the client itself")
+        check_request(op, fields)
         return self._call(op, fields, None)
 
     def _call(
@@ -223,53 +217,37 @@ class Client:
         claimed: Optional[List[Job]] = None,
     ) -> Dict[str, Any]:
         """Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to claimed."""
+        request = self._request(op, fields, request_timeout, wait, claimed)
         session = self._session
         session.reject_reentrant(op)
-        began = time.monotonic()
-        limit = self._time_limit(op) if request_timeout is None else request_timeout
-        if not isinstance(limit, (int, float)):
-            raise TypeError(f"request_timeout={limit!r}: pass a number of seconds")
-        ends = began + wait + limit
-        session.start(ends)
-        until = began + wait if wait else None
-        tries, resent = 0, False
+        session.start(request.ends)
         while True:
-            call = Call(op, fields, until, ends)
-            call.resent = resent
+            call = request.call()
             session.submit(call)
             session.wait(call)
-            error = call.error
-            if claimed is not None and call.reply.get("jobs"):
-                claimed += call.reply["jobs"]
-                fields = {name: value for name, value in fields.items() if name != "claim"}
-            if error is None:
+            pause = request.pause_after(call)
+            if pause is None:
                 return call.reply
-            if not transient(op, fields, error, wait):
-                raise error
-            tries += 1
-            pause = pause_for(error, tries)
-            if time.monotonic() + pause > (until or began + limit):
-                raise error
-            resent = resent or isinstance(error, errors.UnknownOutcome)
-            if not self._pause(session, call, pause):
+            latch = locked()
+            with session.pausing(call, latch):
+                ended = latch.acquire(timeout=pause)
+            if ended:
                 return {"jobs": []}
+
+    def _request(
+        self,
+        op: str,
+        fields: Dict[str, Any],
+        request_timeout: Optional[float],
+        wait: float = 0.0,
+        claimed: Optional[List[Job]] = None,
+    ) -> Request:
+        return Request(op, fields, self._time_limit(op) if request_timeout is None else request_timeout, wait, claimed)
 
     def _time_limit(self, op: str) -> float:
         if self._request_timeout is not None:
             return self._request_timeout
         return _enqueue_time() if op == "enqueue" else REQUEST_TIME
-
-    def _pause(self, session: Session, call: Call, pause: float) -> bool:
-        if call.op not in SETTLES:
-            return session.pause(call.op, pause)
-        # The reply to the second try reports a lease that is lost between two tries.
-        with session.lock:
-            session.leases.settling(call.leases(), +1)
-        try:
-            return session.pause(call.op, pause)
-        finally:
-            with session.lock:
-                session.leases.settling(call.leases(), -1)
 
     def disconnect(self) -> None:
         """Closes the connection like close. The next call opens a new one."""
@@ -325,6 +303,50 @@ class Client:
             session.wait(call)
 
 
+def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:
+    if len(jobs) > MAX_LIST:
+        raise ValueError(f"{len(jobs)} jobs: one transaction takes {MAX_LIST} at most")
+    return {"jobs": [job.fields() for job in jobs]}
+
+
+def claim_fields(queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str) -> Dict[str, Any]:
+    fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
+    if max != 1:
+        fields["max"] = max
+    wait_ms = millis("wait", wait)
+    if wait_ms:
+        fields["wait_ms"] = wait_ms
+    if lease is not None:
+        fields["lease_ms"] = millis("lease", lease)
+    check_order(order)
+    if order == "rotate" and len(queues) > 1:
+        fields["order"] = order
+    return fields
+
+
+def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
+    """Returns the jobs that a reply to a settle reports as lost."""
+    lost = reply.get("lost") or []
+    return [job for job in jobs if job.lease in lost]
+
+
+def stats_fields(queue: Optional[str]) -> Dict[str, Any]:
+    return {} if queue is None else {"queue": queue}
+
+
+def check_request(op: str, fields: Mapping[str, Any]) -> None:
+    if op in ("hello", "bye", "cancel_claim", "claim") or "claim" in fields:
+        raise ValueError(f"{'claim' if 'claim' in fields else op} is sent by the client itself")
+
+
+def _lost(on_lost: Optional[Callable[[List[Any]], None]], jobs: List[BaseJob]) -> None:
+    for job in jobs:
+        if job._cancel is not None:
+            job._cancel()
+    if on_lost is not None:
+        on_lost(jobs)
+
+
 def check_order(order: str) -> None:
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}, must be one of {', '.join(ORDERS)}")
@@ -341,18 +363,6 @@ def _enqueue_time() -> float:
     if not 0 < seconds < 1e9:
         raise ValueError(f"QSIDECAR_ENQUEUE_TIMEOUT={text} isn't a number of seconds")
     return seconds
-
-
-def transient(op: str, fields: Dict[str, Any], error: Exception, wait: float = 0.0) -> bool:
-    """Whether the same request can succeed soon, and whether the client repeats it.
-
-    It does not repeat an enqueue that was not carried out: the caller decides whether to wait for a database.
-    """
-    if isinstance(error, errors.UnknownOutcome):
-        return error.reported and repeatable(op, fields)
-    if isinstance(error, (errors.Unavailable, errors.Busy, errors.Draining)):
-        return op in ("ack", "nack", "extend") or (op == "claim" and wait > 0)
-    return False
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

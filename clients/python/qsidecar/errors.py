@@ -29,6 +29,13 @@ class Reentrant(Error):
     """
 
 
+class WrongLoop(Error):
+    """An AsyncClient was used in another event loop than before, or after a fork. Nothing was sent.
+
+    It belongs to the loop of its first call. Each loop, and so each thread and each process, needs its own AsyncClient.
+    """
+
+
 class SettledOrLost(Error):
     """An ack or nack was sent twice, and the lease was invalid the second time.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
 
 from . import errors
 
@@ -129,15 +130,20 @@ class Enqueued(NamedTuple):
         return Enqueued(str(fields["id"]), bool(fields.get("duplicate")), fields.get("state"))
 
 
-class Job:
-    """A job that was claimed, and the right to settle it."""
+def enqueued_of(reply: Mapping[str, Any]) -> List[Enqueued]:
+    return [Enqueued.of(e) for e in reply.get("enqueued") or []]
 
-    def __init__(self, client: Optional[Client], fields: Mapping[str, Any]) -> None:
+
+class BaseJob:
+    """What Job and AsyncJob have in common: the data of a job that was claimed."""
+
+    def __init__(self, client: Any, fields: Mapping[str, Any]) -> None:
         self._client = client
         self._lost = False
+        self._cancel: Optional[Callable[[], Any]] = None  # cancels the task that runs the job
         self._then: List[NewJob] = []
         self._claim: Optional[Dict[str, Any]] = None  # the claim that its settle carries
-        self._next: List[Job] = []  # the jobs that this claim got
+        self._next: List[Any] = []  # the jobs that this claim got
         self.settled = False  # by this process
         self.id: str = fields["id"]
         self.queue: str = fields["queue"]
@@ -155,7 +161,7 @@ class Job:
         self.last_error: Optional[str] = fields.get("last_error")
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} of {self.queue}, attempt {self.attempt} of {self.max_attempts}>"
+        return f"<{type(self).__name__} {self.id} of {self.queue}, attempt {self.attempt} of {self.max_attempts}>"
 
     @property
     def payload(self) -> Any:
@@ -192,6 +198,56 @@ class Job:
         """Adds a job that the ack stores in its transaction. The options are those of NewJob."""
         self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout))
 
+    def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
+        fields: Dict[str, Any] = {"lease": self._valid()}
+        data = dump(result, raw)
+        if data is not None:
+            fields["result"] = data
+        more = [job.fields() for job in (*self._then, *enqueue)]
+        if more:
+            fields["enqueue"] = more
+        return fields
+
+    def _nack_fields(
+        self, error: str = "", delay: Optional[Seconds] = None, dead: bool = False, snooze: bool = False
+    ) -> Dict[str, Any]:
+        return {"lease": self._valid(), **nack_fields(error, delay, dead, snooze)}
+
+    def _extend_fields(self, lease: Optional[Seconds]) -> Dict[str, Any]:
+        fields: Dict[str, Any] = {"lease": self._valid()}
+        if lease is not None:
+            fields["lease_ms"] = millis("lease", lease)
+        return fields
+
+    def _valid(self) -> str:
+        if self._lost:
+            raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
+        return self.lease
+
+    @contextmanager
+    def _noting(self, op: str, fields: Dict[str, Any]) -> Iterator[Any]:
+        """Is around a request about this job. Gives the client that sends it."""
+        if self._client is None:
+            raise errors.Error(f"job {self.id} has no client: it was created for a test")
+        if self._claim and not self._next and op != "extend":
+            fields["claim"] = self._claim
+        try:
+            yield self._client
+        except (errors.LeaseLost, errors.SettledOrLost):
+            self.settled = True  # this process can do nothing more about it
+            raise
+        self.settled = self.settled or op != "extend"
+
+
+class Job(BaseJob):
+    """A job that was claimed, and the right to settle it."""
+
+    @property
+    def client(self) -> Client:
+        """The client that claimed the job. In a worker it is the client of the app."""
+        client: Client = self._client
+        return client
+
     def ack(
         self,
         result: Any = None,
@@ -206,17 +262,7 @@ class Job:
         LeaseLost, SettledOrLost, or an error of the client.
         """
         reply = self._do("ack", self._ack_fields(result, raw, enqueue), request_timeout)
-        return [Enqueued.of(e) for e in reply.get("enqueued") or []]
-
-    def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
-        fields: Dict[str, Any] = {"lease": self._valid()}
-        data = dump(result, raw)
-        if data is not None:
-            fields["result"] = data
-        more = [job.fields() for job in (*self._then, *enqueue)]
-        if more:
-            fields["enqueue"] = more
-        return fields
+        return enqueued_of(reply)
 
     def nack(
         self,
@@ -233,37 +279,16 @@ class Job:
         """
         self._do("nack", self._nack_fields(error, delay, dead, snooze), request_timeout)
 
-    def _nack_fields(
-        self, error: str = "", delay: Optional[Seconds] = None, dead: bool = False, snooze: bool = False
-    ) -> Dict[str, Any]:
-        return {"lease": self._valid(), **nack_fields(error, delay, dead, snooze)}
-
     def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
         """Renews the lease: for this many seconds from now, or None for the same time as before.
 
         A job that was claimed without a lease time does not need it.
         """
-        fields: Dict[str, Any] = {"lease": self._valid()}
-        if lease is not None:
-            fields["lease_ms"] = millis("lease", lease)
-        self._do("extend", fields, request_timeout)
-
-    def _valid(self) -> str:
-        if self._lost:
-            raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
-        return self.lease
+        self._do("extend", self._extend_fields(lease), request_timeout)
 
     def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
-        if self._client is None:
-            raise errors.Error(f"job {self.id} has no client: it was created for a test")
-        if self._claim and not self._next and op != "extend":
-            fields["claim"] = self._claim
-        try:
-            reply = self._client._call(op, fields, request_timeout, claimed=self._next)
-        except (errors.LeaseLost, errors.SettledOrLost):
-            self.settled = True  # this process can do nothing more about it
-            raise
-        self.settled = self.settled or op != "extend"
+        with self._noting(op, fields) as client:
+            reply: Dict[str, Any] = client._call(op, fields, request_timeout, claimed=self._next)
         return reply
 
 

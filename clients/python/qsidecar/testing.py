@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import client
+from .aio import AsyncClient
 from .job import Enqueued, Job, NewJob, dump
 from .worker import App, _apps
 
@@ -44,6 +45,7 @@ class Inline:
         self._raises = raises
         self._keys: Dict[Tuple[str, str], Done] = {}
         self._client = _NoSidecar()
+        _NoSidecarForTasks._of(self._client)
 
     def of(self, queue: str) -> List[Done]:
         """Returns the jobs of one queue."""
@@ -108,11 +110,25 @@ class _NoSidecar(client.Client):
         return {}
 
 
+class _NoSidecarForTasks(AsyncClient):
+    """Does the same for `async def` functions."""
+
+    async def _call(
+        self,
+        op: str,
+        fields: Dict[str, Any],
+        request_timeout: Optional[float],
+        wait: float = 0.0,
+        claimed: Optional[List[Any]] = None,
+    ) -> Dict[str, Any]:
+        return {}
+
+
 @contextmanager
 def inline(*apps: App, raises: bool = True) -> Iterator[Inline]:
     """While it is active, every enqueue in this process runs its job at once, in the caller's thread.
 
-    That applies to Client, App and qsidecar.sql. The given apps run the jobs, or all apps if none is given. A job of
+    That applies to Client, AsyncClient, App and qsidecar.sql. The given apps run the jobs, or all apps if none is given. A job of
     a queue without an app is only recorded. Delays are ignored. An exception of a function is raised by the enqueue
     (raises=False: only recorded).
     """

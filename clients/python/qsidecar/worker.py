@@ -12,7 +12,7 @@ import weakref
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
-from . import _handlers, _processes, errors
+from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
 from ._settle import outcome, settle
@@ -36,17 +36,29 @@ EXIT_UNAVAILABLE = 5
 # When a job is settled: while the next ones run, or before its thread begins the next one.
 ACKS = ("behind", "sync")
 
-Handler = TypeVar("Handler", bound=Callable[[Job], Any])
-Before = TypeVar("Before", bound=Callable[[Job], Any])
-After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
+# How many threads settle the jobs of `async def` functions. The functions need no thread.
+SETTLERS = 32
+
+Handler = TypeVar("Handler", bound=Callable[[Any], Any])
+Before = TypeVar("Before", bound=Callable[[Any], Any])
+After = TypeVar("After", bound=Callable[[Any, Optional[BaseException]], Any])
 
 
 _Share = Tuple[List[str], int]  # queues, and how many of their jobs run at once
 
 
 class _Entry(NamedTuple):
-    function: Callable[[Job], Any]
+    function: Callable[[Any], Any]
     result: bool
+    coroutine: bool  # an `async def` function
+
+
+class _Ended(NamedTuple):
+    """A job whose coroutine has ended."""
+
+    job: Job
+    result: Any
+    error: Optional[BaseException]
 
 
 class App:
@@ -81,8 +93,8 @@ class App:
             socket, worker=worker, codec=codec, request_timeout=request_timeout, on_lost=on_lost, on_draining=on_draining
         )
         self.jobs: Dict[str, _Entry] = {}
-        self._before: List[Callable[[Job], Any]] = []
-        self._after: List[Callable[[Job, Optional[BaseException]], Any]] = []
+        self._before: List[Callable[..., Any]] = []
+        self._after: List[Callable[..., Any]] = []
         self._stop = threading.Event()
         _apps.add(self)
 
@@ -90,8 +102,10 @@ class App:
         """Decorator that makes the function run the jobs of a queue. The function itself does not change.
 
         A job whose function returns is done. result=True stores the return value with the job, as JSON (or bytes
-        unchanged). A job whose function raises has failed: see Retry, Snooze and Dead. An `async def` function runs in the
-        one event loop of the process. Generator functions raise a TypeError.
+        unchanged). A job whose function raises has failed: see Retry, Snooze and Dead. Generator functions raise a TypeError.
+
+        An `async def` function gets an AsyncJob, and runs as a task in the one event loop of the process. Its `job.client`
+        is an AsyncClient. If the job's lease is lost, its task is cancelled.
         """
 
         if not isinstance(queue, str):  # a function, if the parentheses are missing: it would never run
@@ -103,7 +117,7 @@ class App:
             _handlers.reject_generators(function)
             if queue in self.jobs:
                 raise ValueError(f"the queue {queue} already has a function: {self.jobs[queue].function!r}")
-            self.jobs[queue] = _Entry(function, result)
+            self.jobs[queue] = _Entry(function, result, _handlers.is_coroutine_function(function))
             return function
 
         return decorate
@@ -250,25 +264,48 @@ class App:
 
     def perform(self, job: Job) -> Any:
         """Runs a job's function and its hooks. Returns and raises what the function does."""
-        entry = self.jobs[job.queue]
         error: Optional[BaseException] = None
         result, pid = None, os.getpid()
         try:
-            for before in self._before:
-                _handlers.run_result(before(job))
-            result = _handlers.run_result(entry.function(job))
+            self._run_before(job)
+            result = self._call(self.jobs[job.queue].function, job)
         except BaseException as e:
             error = e
         _handlers.exit_forked_child(pid, error)
+        return self._run_after(job, result, error)
+
+    def _call(self, function: Callable[..., Any], job: Job, *args: Any) -> Any:
+        asynchronous = _handlers.is_coroutine_function(function)
+        return _handlers.run_result(aio.run(function, job, *args) if asynchronous else function(job, *args))
+
+    def _start(self, job: Job, done: Callable[[Any, Optional[BaseException]], None]) -> None:
+        """Starts the coroutine of a job. done gets its outcome, for _run_after."""
+        try:
+            self._run_before(job)
+            _handlers.start(aio.run(self.jobs[job.queue].function, job), done)
+        except BaseException as e:
+            done(None, e)
+
+    def _run_before(self, job: Job) -> None:
+        for before in self._before:
+            self._call(before, job)
+
+    def _run_after(self, job: Job, result: Any, error: Optional[BaseException]) -> Any:
+        """Runs the hooks after a job's function. Returns and raises what the function does."""
+        try:
+            if error is None:
+                result = _handlers.run_result(result)
+        except BaseException as e:
+            error = e
         for after in self._after:
             try:
-                _handlers.run_result(after(job, error))
+                self._call(after, job, error)
             except BaseException as e:
                 log.exception("%r: the hook %r failed", job, after)
                 error = error or e
         if error is not None:
             raise error
-        return result if entry.result else None
+        return result if self.jobs[job.queue].result else None
 
 
 def _listed(queues: List[str], order: str) -> str:
@@ -287,13 +324,14 @@ class _Group:
         self.next_claim: Dict[str, Any] = {"queues": queues}
         if order == "rotate" and len(queues) > 1:
             self.next_claim["order"] = order
-        self.tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[Union[Job, _Ended, None]] = queue.SimpleQueue()
 
 
 class _ThreadPool:
     """The threads of one run. One thread for each group of queues claims as many jobs as there are free threads, and the
     others run them.
 
+    A coroutine has no thread. One of the threads starts it, and one settles the job when the coroutine has ended.
     After a job, its thread sends the settle with a claim of the next job, which doesn't wait for one. It begins the
     next job when the claim is answered. If the settle must be answered first, both are one request.
     """
@@ -314,6 +352,7 @@ class _ThreadPool:
         self._sync = ack == "sync"
         self._folder = Folder()
         self._behind = Behind(app.client, self.threads, self._ending)
+        aio.AsyncClient._of(app.client)  # for the loop of this run
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:
@@ -338,7 +377,7 @@ class _ThreadPool:
         self._behind.start()
         threads = [threading.Thread(target=self._claim_guarded, args=(group,), name="qsidecar-claim") for group in self._groups[1:]]
         if not self.main:
-            workers = [group for group in self._groups for _ in range(group.threads)]
+            workers = [group for group in self._groups for _ in range(self._threads(group))]
             threads += [threading.Thread(target=self._work, args=(g,), name=f"qsidecar-{i}") for i, g in enumerate(workers)]
         for thread in threads:
             thread.daemon = True
@@ -358,8 +397,16 @@ class _ThreadPool:
         except BaseException as e:
             self.error = self.error or e
             self.app._stop.set()  # the other groups end, too
-        for _ in range(group.threads):
+        if not self.main:
+            with self._lock:  # a coroutine that runs needs a thread at its end
+                self._lock.wait_for(lambda: group.free == group.threads)
+        for _ in range(self._threads(group)):
             self._put(group, None)
+
+    def _threads(self, group: _Group) -> int:
+        """Returns how many threads a group needs."""
+        asynchronous = all(self.app.jobs[name].coroutine for name in group.queues)
+        return min(group.threads, SETTLERS) if asynchronous else group.threads
 
     def _claim(self, group: _Group) -> None:
         stop, client = self.app._stop, self.app.client
@@ -404,33 +451,56 @@ class _ThreadPool:
             for job in jobs:
                 self._put(group, job)
 
-    def _put(self, group: _Group, job: Optional[Job]) -> None:
-        group.tasks.put(job)
+    def _put(self, group: _Group, item: Union[Job, _Ended, None]) -> None:
+        group.tasks.put(item)
         if self._loop is not None:
             self._loop.wake()
 
     def _work(self, group: _Group) -> None:
         while True:
-            job = group.tasks.get() if self._loop is None else self._loop.next(group.tasks)
-            if job is None:
+            item = group.tasks.get() if self._loop is None else self._loop.next(group.tasks)
+            if item is None:
                 return
-            while job is not None:
-                last = job
-                if not self._behind.begin(job):
-                    self._give_back([job])
-                    break
-                try:
-                    self._run_job(job, group)
-                except BaseException:
-                    log.exception("%r could not be settled", job)
-                self._behind.leave(job)
-                job = self._next(job)
+            last = self._run_jobs(item, group)
+            if last is None:
+                continue
             if self.drain:  # its ack can store jobs that the next claim must see
                 self._behind.wait(last)
             with self._lock:
                 group.free += 1
                 self._finished += 1
                 self._lock.notify_all()
+
+    def _run_jobs(self, item: Union[Job, _Ended], group: _Group) -> Optional[Job]:
+        """Runs a job, or settles it after its coroutine, and continues with the jobs that were claimed with the settles.
+
+        Returns the last one, or None if it started a coroutine, which counts as the job until it ends.
+        """
+        ended = item if isinstance(item, _Ended) else None
+        job = item.job if isinstance(item, _Ended) else item
+        while True:
+            if ended is None and not self._behind.begin(job):
+                self._give_back([job])
+                return job
+            try:
+                if ended is not None or self._can_run(job):
+                    if ended is None and self._starts(job, group):
+                        return None
+                    self._run_job(job, group, ended)
+            except BaseException:
+                log.exception("%r could not be settled", job)
+            self._behind.leave(job)
+            following, ended = self._next(job), None
+            if following is None:
+                return job
+            job = following
+
+    def _starts(self, job: Job, group: _Group) -> bool:
+        """Starts the job if it is a coroutine that needs no thread. Returns whether it did."""
+        if self.main or not self.app.jobs[job.queue].coroutine:
+            return False
+        self.app._start(job, lambda result, error: self._put(group, _Ended(job, result, error)))
+        return True
 
     def _ending(self) -> bool:
         return self.app._stop.is_set() or self.error is not None
@@ -458,16 +528,17 @@ class _ThreadPool:
         self._give_back([job])
         return True
 
-    def _run_job(self, job: Job, group: _Group) -> None:
+    def _can_run(self, job: Job) -> bool:
         if job.lost:  # while it waited to begin
             log.warning("%r: its lease was lost before it began; another worker can have it", job)
-            return
-        if self._cannot_run(job):
-            return
+            return False
+        return not self._cannot_run(job)
+
+    def _run_job(self, job: Job, group: _Group, ended: Optional[_Ended]) -> None:
         result: Any = None
         error: Optional[BaseException] = None
         try:
-            result = self.app.perform(job)
+            result = self.app.perform(job) if ended is None else self.app._run_after(*ended)
         except BaseException as e:
             error = e
         if job.settled:  # by its function

@@ -35,7 +35,7 @@ class Readme(Case):
     def test_all_snippets_are_tested(self):
         self.assertEqual(
             list(snippets()),
-            ["qsidecar for Python", "A worker", "A client", "In a transaction of one's own", "Unit tests", "Django"],
+            ["qsidecar for Python", "A worker", "A client", "asyncio", "asyncio 2", "In a transaction of one's own", "Unit tests", "Django"],
         )
 
     def test_example(self):
@@ -62,6 +62,18 @@ class Readme(Case):
         self.assertEqual(printed[0], b"\x89PNG")
         self.assertEqual(self.one("audit").payload, ["ada", 17])
         self.client.request("purge", queue="mail", state="scheduled")
+
+    def test_asyncio(self):
+        printed = []
+        run("asyncio", print=printed.append)
+        self.assertEqual(printed, [{"to": "ada"}])
+
+    def test_asyncio_worker(self):
+        app = run("asyncio 2")["app"]
+        self.addCleanup(app.client.close)
+        app.enqueue("import", {"parts": [1, 2]})
+        app.run(concurrency=200, drain=True)
+        self.assertEqual([self.one("part").payload for _ in range(2)], [1, 2])
 
     def test_unit_tests(self):
         import qsidecar

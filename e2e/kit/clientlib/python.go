@@ -37,7 +37,18 @@ func PythonEnv(t *testing.T, requirements ...string) string {
 // PythonWorker runs testdata/worker.py with python -m qsidecar work.
 func PythonWorker(t *testing.T, sc *kit.Sidecar, env []string, more ...string) *Worker {
 	t.Helper()
+	return pythonWorker(t, sc, "worker:app", env, more...)
+}
+
+// AsyncPythonWorker runs testdata/async_worker.py in the same way.
+func AsyncPythonWorker(t *testing.T, sc *kit.Sidecar) *Worker {
+	t.Helper()
+	return pythonWorker(t, sc, "async_worker:app", nil)
+}
+
+func pythonWorker(t *testing.T, sc *kit.Sidecar, app string, env []string, more ...string) *Worker {
+	t.Helper()
 	env = append(env, "PYTHONPATH="+kit.Path("e2e/kit/clientlib/testdata"), "PYTHONDONTWRITEBYTECODE=1")
-	argv := []string{PythonEnv(t, PythonPackage), "-m", "qsidecar", "work", "worker:app", "-j", "8"}
+	argv := []string{PythonEnv(t, PythonPackage), "-m", "qsidecar", "work", app, "-j", "8"}
 	return NewWorker(t, sc, env, append(argv, more...)...)
 }

@@ -42,9 +42,10 @@ const WorkerJobs = 8
 
 // Workers are the workers with acks behind, by their names.
 var Workers = map[string]func(*testing.T, *kit.Sidecar) *Worker{
-	"Go":     func(t *testing.T, sc *kit.Sidecar) *Worker { return GoWorker(t, sc) },
-	"Node":   func(t *testing.T, sc *kit.Sidecar) *Worker { return NodeWorker(t, sc, nil) },
-	"Python": func(t *testing.T, sc *kit.Sidecar) *Worker { return PythonWorker(t, sc, nil) },
+	"Go":           func(t *testing.T, sc *kit.Sidecar) *Worker { return GoWorker(t, sc) },
+	"Node":         func(t *testing.T, sc *kit.Sidecar) *Worker { return NodeWorker(t, sc, nil) },
+	"Python":       func(t *testing.T, sc *kit.Sidecar) *Worker { return PythonWorker(t, sc, nil) },
+	"Python async": AsyncPythonWorker,
 	"Ruby": func(t *testing.T, sc *kit.Sidecar) *Worker {
 		return RubyWorker(t, sc, nil, "-c", strconv.Itoa(WorkerJobs))
 	},
