@@ -138,6 +138,11 @@ module Qsidecar
       nil
     end
 
+    # stopping? is whether the worker was stopped. Then it claims no more, and its running jobs finish.
+    def stopping?
+      @stopping
+    end
+
     # handles? is whether there is a block for that queue.
     def handles?(queue)
       @handlers.key?(queue)
