@@ -115,7 +115,7 @@ func railsJobs(app *clientlib.RailsApp, w *clientlib.Worker) {
 	}
 }
 
-// railsStopped sends SIGTERM to a worker during a job. The job ends, later ones stay, and no attempt is used up.
+// railsStopped sends SIGTERM to a worker during a job. The job learns of it, and continues in the next worker.
 func railsStopped(w *clientlib.Worker, app *clientlib.RailsApp) {
 	w.T.Helper()
 	runner(app, w, "GateJob.perform_later(true)")
@@ -130,8 +130,14 @@ func railsStopped(w *clientlib.Worker, app *clientlib.RailsApp) {
 		w.T.Fatal(err)
 	}
 	w.WaitExit()
-	if _, lines := w.Done(); !slices.Equal(lines, []string{"begun 1", "ended 1"}) || w.Counts("gate").Total() != 0 {
-		w.T.Errorf("a stopped worker ran %q and left %+v", lines, w.Counts("gate"))
+	if _, lines := w.Done(); !slices.Equal(lines, []string{"begun 1", "ended 1"}) || w.Counts("gate").Total() != 1 {
+		w.T.Errorf("a stopped worker ran %q and left %+v, want the rest of the job", lines, w.Counts("gate"))
+	}
+	w.Start()
+	w.WaitEmpty("gate")
+	w.Terminate()
+	if _, lines := w.Done(); !slices.Equal(lines, []string{"begun 1", "ended 1", "continued 2"}) {
+		w.T.Errorf("the workers before and after a deployment ran %q", lines)
 	}
 }
 
