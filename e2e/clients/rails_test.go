@@ -30,15 +30,12 @@ func TestRails(t *testing.T) {
 			s.Queues = "  \"*\": {}\n  failing: {max_attempts: 2, backoff: {initial: 1ms, max: 1ms}}\n"
 			sc := s.Start("a")
 			app := clientlib.NewRailsApp(t, suite, filepath.Join(s.Dir, "shop"))
+			app.Env = append(app.Env, "SHOP_DATABASE="+s.File())
 			app.UseGem()
 			if got := app.Run(nil, "ruby", "bin/rails", "--version"); !strings.HasPrefix(got, "Rails "+version) {
 				t.Fatalf("%s has %q, want %s", suite, got, version)
 			}
-			app.Run(nil, "ruby", "bin/rails", "generate", "qsidecar:install")
-			procfile, found := strings.CutPrefix(app.Read("Procfile"), "worker: ")
-			if !found {
-				t.Fatalf("the Procfile is %q", app.Read("Procfile"))
-			}
+			procfile := railsInstall(app)
 			unit := app.Read("config/qsidecar-worker.service")
 			start := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(unit)
 			if len(start) == 0 || !strings.Contains(unit, "WorkingDirectory="+app.Dir+"\n") {
@@ -49,7 +46,7 @@ func TestRails(t *testing.T) {
 				w.Dir = app.Dir
 				return w
 			}
-			railsJobs(app, worker(strings.TrimSpace(procfile)+" -c 1 -q default -q inside -q ordered -q orders -q retried -q failing -q mailers -q once"))
+			railsJobs(app, worker(procfile+" -c 1 -q default -q inside -q ordered -q orders -q retried -q failing -q mailers -q once"))
 			railsStopped(worker(start[1]), app)
 			railsKilled(worker(start[1]), app)
 			if version == "7.2." {
@@ -60,6 +57,26 @@ func TestRails(t *testing.T) {
 			w.WaitExit()
 		})
 	}
+}
+
+// railsInstall runs the generator, also a second time, and returns the command of the worker in the Procfile.
+func railsInstall(app *clientlib.RailsApp) string {
+	app.T.Helper()
+	files := []string{"config/application.rb", "config/environments/production.rb", "config/environments/test.rb"}
+	for range 2 {
+		app.Run(nil, "ruby", "bin/rails", "generate", "qsidecar:install")
+		for i, want := range []string{":qsidecar", ":qsidecar", ":test"} {
+			got := regexp.MustCompile(`(?m)^ *config\.active_job\.queue_adapter = .*$`).FindAllString(app.Read(files[i]), -1)
+			if len(got) != 1 || !strings.HasSuffix(got[0], " = "+want) {
+				app.T.Errorf("%s has %q, want the adapter %s once", files[i], got, want)
+			}
+		}
+		if got := app.Read("Procfile"); got != "web: bundle exec puma\nworker: bundle exec qsidecar-work --rails\n" {
+			app.T.Errorf("the Procfile is %q", got)
+		}
+	}
+	_, command, _ := strings.Cut(strings.TrimSpace(app.Read("Procfile")), "\nworker: ")
+	return command
 }
 
 // runner runs code of the application.
@@ -101,7 +118,7 @@ func railsJobs(app *clientlib.RailsApp, w *clientlib.Worker) {
 		w.T.Errorf("jobs with priorities ran in the order %v, want %v", ordered, want)
 	}
 	want := []string{
-		"later 1", "twice 1", "twice 1", "executor:true id:true 1", "first 1", "middle 1", "last 1", "lamp 1", "gone 1", "mail for ada",
+		"later 1", "inserted 1", "twice 1", "twice 1", "executor:true id:true 1", "first 1", "middle 1", "last 1", "lamp 1", "gone 1", "mail for ada",
 		"retried 1", "retried 2", "retried 3", // by Active Job
 		"retried 2", "retried 3", // the retry of once
 		"discarded 1", "final 1",

@@ -1,4 +1,6 @@
 # Enqueues in all ways of Active Job, and prints what the test compares.
+require "qsidecar/sql"
+
 ActiveRecord::Base.connection.create_table(:orders) { |t| t.string :item }
 
 NoteJob.perform_later("later")
@@ -9,6 +11,13 @@ OrderJob.perform_later(Order.create!(item: "lamp"))
 Order.create!(item: "deleted").tap { |order| OrderJob.perform_later(order) }.destroy!
 [RetriedJob, ExhaustedJob, DiscardedJob, EscapingJob, FinalJob].each(&:perform_later)
 WelcomeMailer.welcome("ada").deliver_later
+
+# By an INSERT in a transaction of the application, which uses the database of the sidecar.
+Order.transaction { Qsidecar::SQL.enqueue(Order.connection, "default", NoteJob.new("inserted").serialize) }
+Order.transaction do
+  Qsidecar::SQL.enqueue(Order.connection, "default", NoteJob.new("rolled back").serialize)
+  raise ActiveRecord::Rollback
+end
 
 # An object that is enqueued twice is two jobs.
 twice = NoteJob.new("twice")
