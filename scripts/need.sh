@@ -18,7 +18,6 @@ missing() {
 	python3) ! python3 -c 'import sqlite3, socket, json' 2>/dev/null ;;
 	venv) ! python3 -c 'import ensurepip, venv' 2>/dev/null ;;
 	ruby) ! ruby -rmsgpack -rpg -rmysql2 -rsqlite3 -e 'exit RUBY_VERSION >= "2.7"' 2>/dev/null || ! command -v gem >/dev/null ;;
-	activejob) ! ruby -ractive_job -e 1 2>/dev/null ;;
 	psql) ! psql --version >/dev/null 2>&1 ;;
 	mandoc) ! command -v mandoc >/dev/null ;;
 	socat) ! command -v socat >/dev/null ;;
@@ -40,7 +39,7 @@ missing() {
 	debs) # not needed if the environment names running servers
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, php, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, nginx, caddy, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, psql, socat, php, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, nginx, caddy, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -51,7 +50,6 @@ packages() {
 	python3) echo python3 ;;
 	venv) echo python3-venv ;; # for the grammars of T-SQL (scripts/tsql.sh)
 	ruby) echo ruby ruby-msgpack ruby-pg ruby-mysql2 ruby-sqlite3 ;;
-	activejob) echo ruby-activejob ;; # docs/how-to/rails.md
 	psql) echo postgresql-client ;; # the pages below docs
 	mandoc) echo mandoc ;;
 	socat) echo socat ;;

@@ -238,6 +238,10 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if name == "docs/how-to/rails.md" {
+		app := clientlib.NewRailsApp(t, "trixie", s.Dir)
+		env = append(append(env, app.Env...), "PATH="+bin+":"+app.Path)
+	}
 	for program, path := range programs {
 		if err := os.Symlink(path, filepath.Join(bin, program)); err != nil {
 			t.Fatal(err)

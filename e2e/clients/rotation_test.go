@@ -139,7 +139,7 @@ func TestRubyWorkerQueues(t *testing.T) {
 		"mail=x":   "invalid argument: -q mail=x",
 		"mail=257": "queue mail: 257 isn't a number of jobs from 1 to 256",
 	} {
-		if w, code := run("-q", arg); code != 1 || !strings.Contains(w.Output.String(), "qsidecar-work: "+want+"\n") {
+		if w, code := run("-q", arg); code != 2 || !strings.Contains(w.Output.String(), "qsidecar-work: "+want+"\n") {
 			t.Errorf("-q %s ends with %d and prints %q", arg, code, w.Output)
 		}
 	}

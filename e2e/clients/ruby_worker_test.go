@@ -78,22 +78,25 @@ func TestRubyWorkerProgram(t *testing.T) {
 	sc := s.Start("a")
 	w := clientlib.RubyWorker(t, sc, nil, "-c", "2")
 	for _, c := range []struct {
+		code int
 		want string
 		args []string
 	}{
-		{"usage: ", nil},
-		{"invalid option: --no-such", []string{"--no-such"}},
-		{"cannot load such file", []string{"no-such.rb"}},
-		{"makes 0 workers", []string{"-r", "json", "/dev/null"}},
-		{"concurrency is 1 to 256", []string{"-c", "0", clientlib.RubyWorkerFile}},
-		{"long", []string{"-c", "2", clientlib.RubyWorkerFile}}, // a queue that does not exist
-		{"failed with exit status 1", []string{"-p", "2", clientlib.RubyWorkerFile}},
+		{2, "usage: ", nil},
+		{2, "invalid option: --no-such", []string{"--no-such"}},
+		{2, "there is no file", []string{"no-such.rb"}},
+		{2, "makes 0 workers", []string{"-r", "json", "/dev/null"}},
+		{2, "concurrency is 1 to 256", []string{"-c", "0", clientlib.RubyWorkerFile}},
+		{2, "no block for the queue other", []string{"-q", "other", clientlib.RubyWorkerFile}},
+		{1, "cannot load such file", []string{"-r", "no-such", clientlib.RubyWorkerFile}},
+		{1, "long", []string{"-c", "2", clientlib.RubyWorkerFile}}, // a queue that does not exist
+		{1, "failed with exit status 1", []string{"-p", "2", clientlib.RubyWorkerFile}},
 	} {
 		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.Argv[2]}, c.args...)...)
 		cmd.Env = append(os.Environ(), w.Env...)
 		out, err := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), c.want) {
-			t.Errorf("qsidecar-work %q exits with %d (%v) and prints %q, want 1 and %q", c.args, code, err, out, c.want)
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) {
+			t.Errorf("qsidecar-work %q exits with %d (%v) and prints %q, want %d and %q", c.args, code, err, out, c.code, c.want)
 		}
 	}
 

@@ -5,7 +5,8 @@
 
 require "rdoc"
 
-MODULES = %w[Qsidecar Qsidecar::Client Qsidecar::Job Qsidecar::Enqueued Qsidecar::Worker Qsidecar::SQL Qsidecar::Testing].freeze
+MODULES = %w[Qsidecar Qsidecar::Client Qsidecar::Job Qsidecar::Enqueued Qsidecar::Worker Qsidecar::SQL Qsidecar::Testing
+             Qsidecar::ActiveJobWorker ActiveJob::QueueAdapters::QsidecarAdapter].freeze
 
 # Methods that are public for other files of the library only.
 INTERNAL = %w[
@@ -79,6 +80,7 @@ def show_module(mod)
   name = mod.full_name
   parent = mod.superclass unless mod.is_a?(RDoc::NormalModule)
   parent = parent.full_name if parent.respond_to?(:full_name)
+  parent = nil unless parent.to_s.match?(/\A[\w:]+\z/) # an expression
   kind = mod.is_a?(RDoc::NormalModule) ? "module" : "class"
   show("##", name, "#{kind} #{name}#{" < #{parent}" if parent && parent != "Object"}", comment_of(mod))
   documented(mod.attributes).each { |a| show("###", title(a), a.name, a.comment) }

@@ -47,7 +47,7 @@ var (
 	}
 	checkSuite = suite{
 		streams: checkStreams,
-		needs: []string{"cc", "python3", "venv", "ruby", "activejob", "psql", "nc", "mandoc", "socat", "php", "strace", "mount", "npm",
+		needs: []string{"cc", "python3", "venv", "ruby", "psql", "nc", "mandoc", "socat", "php", "strace", "mount", "npm",
 			"buildah", "bwrap", "machine", "shellcheck", "tmux", "chromium", "nginx", "caddy", "pgbouncer", "debs"},
 	}
 )

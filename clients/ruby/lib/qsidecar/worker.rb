@@ -24,8 +24,14 @@ module Qsidecar
     # When a job is settled: while the next ones run, or before its thread begins the next one.
     ACKS = %i[behind sync].freeze
 
+    # An argument of Worker#run is wrong: exit code 2.
+    class WrongArgument < ArgumentError; end
+    EXIT_WRONG_ARGUMENT = 2
+
     # exit_status returns the exit code of a worker that failed. The program qsidecar uses the same.
     def self.exit_status(error)
+      return EXIT_WRONG_ARGUMENT if error.is_a?(WrongArgument)
+
       UNAVAILABLE.any? { |kind| error.is_a?(kind) } ? EXIT_UNAVAILABLE : 1
     end
 
@@ -106,10 +112,10 @@ module Qsidecar
     # ack: :behind begins a thread's next job before the ack of its last one is answered. :sync waits
     # for each answer.
     def run(concurrency: 8, processes: 1, drain: false, ack: :behind, queues: nil, order: :rotate)
-      raise ArgumentError, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
-      raise ArgumentError, "processes is at least 1" unless processes.positive?
-      raise ArgumentError, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
-      raise ArgumentError, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
+      raise WrongArgument, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
+      raise WrongArgument, "processes is at least 1" unless processes.positive?
+      raise WrongArgument, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
+      raise WrongArgument, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
 
       Fields.check_order(order)
       shares = shares(queues || @handlers.transform_values { nil }, concurrency, order)
@@ -130,6 +136,11 @@ module Qsidecar
     def stop
       @commands << :stop
       nil
+    end
+
+    # stopping? is whether the worker was stopped. Then it claims no more, and its running jobs finish.
+    def stopping?
+      @stopping
     end
 
     # handles? is whether there is a block for that queue.
@@ -157,18 +168,18 @@ module Qsidecar
 
     # shares divides the queues: those with a number of threads have their own, the others share the rest.
     def shares(queues, concurrency, order)
-      raise ArgumentError, "queues is empty: name at least one queue" if queues.empty?
+      raise WrongArgument, "queues is empty: name at least one queue" if queues.empty?
 
       queues = queues.transform_keys(&:to_s)
       queues.each do |name, count|
-        raise ArgumentError, "the worker has no block for the queue #{name}, only for #{@handlers.keys.join(", ")}" unless handles?(name)
-        raise ArgumentError, "queue #{name}: #{count.inspect} isn't a number of jobs from 1 to 256" unless count.nil? || (count.is_a?(Integer) && (1..256).cover?(count))
+        raise WrongArgument, "the worker has no block for the queue #{name}, only for #{@handlers.keys.join(", ")}" unless handles?(name)
+        raise WrongArgument, "queue #{name}: #{count.inspect} isn't a number of jobs from 1 to 256" unless count.nil? || (count.is_a?(Integer) && (1..256).cover?(count))
       end
       rest, own = queues.partition { |_, count| count.nil? }
       all = own.map { |name, count| Share.new([name], count, order) }
       all.unshift(Share.new(rest.map(&:first), concurrency, order)) unless rest.empty?
       sum = all.sum(&:threads)
-      raise ArgumentError, "the queues have #{sum} jobs at once together, and 256 is the limit of a process" if sum > 256
+      raise WrongArgument, "the queues have #{sum} jobs at once together, and 256 is the limit of a process" if sum > 256
 
       all
     end

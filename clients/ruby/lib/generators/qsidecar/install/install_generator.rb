@@ -1,0 +1,52 @@
+# frozen_string_literal: true
+
+require "etc"
+require "rails/generators"
+
+module Qsidecar
+  # `bin/rails generate qsidecar:install` selects the adapter, and describes the worker for Procfile and systemd.
+  class InstallGenerator < ::Rails::Generators::Base # :nodoc:
+    source_root File.join(__dir__, "templates")
+    desc "Makes qsidecar the queue of Active Job. It changes config/application.rb, config/environments/test.rb and Procfile, " \
+         "and creates config/qsidecar-worker.service, a systemd unit."
+
+    WORKER = "bundle exec qsidecar-work --rails"
+    ADAPTER = /^(\s*config\.active_job\.queue_adapter\s*=).*/.freeze
+    TEST = "config/environments/test.rb"
+
+    # It is a line of the configuration, not an initializer. If a gem loads Active Job early, an initializer comes too
+    # late, and Active Job keeps its adapter `:async`. Other adapters are replaced, because their lines would come later.
+    def select_adapter
+      environments = Dir.glob("config/environments/*.rb", base: destination_root) - [TEST]
+      ["config/application.rb", *environments].each do |file|
+        gsub_file file, ADAPTER, "\\1 :qsidecar" if text(file).match?(ADAPTER)
+      end
+      environment "config.active_job.queue_adapter = :qsidecar" unless text("config/application.rb").match?(ADAPTER)
+      environment "config.active_job.queue_adapter = :test", env: "test" unless text(TEST).empty? || text(TEST).match?(ADAPTER)
+    end
+
+    def add_to_procfile
+      procfile = text("Procfile")
+      return create_file("Procfile", "worker: #{WORKER}\n") if procfile.empty?
+      return say_status(:skip, "Procfile has a worker. Its command for qsidecar: #{WORKER}", :yellow) if procfile.match?(/^worker:/)
+
+      append_to_file "Procfile", "#{"\n" unless procfile.end_with?("\n")}worker: #{WORKER}\n"
+    end
+
+    def create_unit
+      template "qsidecar-worker.service.tt", "config/qsidecar-worker.service"
+    end
+
+    private
+
+    # text returns the content of a file of the application, or nothing.
+    def text(path)
+      file = File.join(destination_root, path)
+      File.exist?(file) ? File.read(file) : ""
+    end
+
+    def user
+      Etc.getpwuid(File.stat(destination_root).uid)&.name || "deploy"
+    end
+  end
+end
