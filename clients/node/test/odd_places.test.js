@@ -119,7 +119,7 @@ test('threads: a client of their own, and the handlers of their exit', async (t)
       module.exports = new Worker({ '${queue}': async (job) => {
         await own.enqueue('${queue}-more', 'own')
         await module.exports.client.enqueue('${queue}-more', "the worker's")
-        process.on('exit', () => { try { own.ping() } catch (e) { console.log(e.code, e.message) } })
+        process.on('exit', () => { try { own.ping() } catch (e) { require('node:fs').writeSync(1, e.code + ' ' + e.message) } })
         process.exit(0)
       }}, {requestTimeoutMs: 120000})`,
   })
