@@ -139,7 +139,7 @@ test('child processes and workers of a cluster have a connection of their own', 
     if (cluster.isPrimary && !process.send) {
       c.enqueue('${queue}', 'parent').then(async () => {
         const [job] = await c.claim('${queue}')
-        for (const child of [cluster.fork(), fork(__filename)]) await new Promise((resolve) => child.on('exit', resolve))
+        await Promise.all([cluster.fork(), fork(__filename)].map((child) => new Promise((resolve) => child.on('exit', resolve))))
         await job.ack() // the lease of this connection has outlived the children
         console.log(job.attempt, job.settled)
         await c.close()
