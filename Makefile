@@ -32,7 +32,7 @@ image: build ## build the container image with buildah, and print its size (IMAG
 	@buildah images $(IMAGE)
 
 release: ## build the files of a release in dist/: archives, packages, checksums
-	@scripts/need.sh npm
+	@scripts/need.sh venv ruby npm
 	@GO="$(GO)" scripts/release.sh
 
 docs: ## build the site of the docs in bin/site, and check its links (SERVE=1 serves it at 127.0.0.1:8000)

@@ -2,7 +2,8 @@
 # Builds the files of a release in dist/. For each system it builds an archive with the static
 # program, its manual pages, shell completions, the pages with the files that they link to
 # (config example, systemd units, …) and the licences of the linked modules. For Linux it also
-# builds a .deb. It also builds the npm package of the Node client. At the end it writes SHA256SUMS.
+# builds a .deb. It also builds the packages of the clients: for npm, a wheel, a source distribution
+# and a gem. At the end it writes SHA256SUMS.
 #
 # The same commit (and the same tags), built by the same Go, gives the same bytes on any
 # machine at any time. The version is git's. If the source is changed, it ends in "+dirty".
@@ -24,6 +25,7 @@ export GOFLAGS="-mod=readonly -buildvcs=true" GOWORK=off GOEXPERIMENT='' GOAMD64
 unset GOOS GOARCH QSIDECAR_VERSION
 
 command -v npm >/dev/null || { echo "release.sh needs npm, which packs the Node client (scripts/need.sh npm)" >&2; exit 1; }
+command -v gem >/dev/null || { echo "release.sh needs gem, which packs the Ruby client (scripts/need.sh ruby)" >&2; exit 1; }
 tar --version 2>/dev/null | grep -q 'GNU tar' || { echo "release.sh needs GNU tar (macOS: gtar, first in PATH as tar)" >&2; exit 1; }
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) || { echo "release.sh needs the git repository: it says the version" >&2; exit 1; }
 export SOURCE_DATE_EPOCH
@@ -82,6 +84,28 @@ cp LICENSE "$work/node/"
 packed=$(cd "$work/node" && npm pack --silent --ignore-scripts --pack-destination "$work")
 tar -C "$work" -xzf "$work/$packed" # the folder "package"
 archive package "qsidecar-node-${packed#qsidecar-}"
+
+# The Ruby client. A gem's date is SOURCE_DATE_EPOCH.
+cp -R clients/ruby "$work/ruby"
+cp LICENSE "$work/ruby/"
+chmod -R u=rwX,go=rX "$work/ruby"
+gemspec=$work/ruby/qsidecar.gemspec
+gem=qsidecar-$(cd "$work/ruby" && ruby -e 'puts Gem::Specification.load(ARGV[0]).version' "$gemspec").gem
+(cd "$work/ruby" && gem build --silent "$gemspec" --output "$out/$gem" >/dev/null)
+
+# The Python client: a wheel, and a source distribution without anything that changes between builds.
+cp -R clients/python "$work/python"
+cp LICENSE "$work/python/"
+chmod -R u=rwX,go=rX "$work/python"
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check setuptools==80.9.0
+for build in wheel sdist; do
+	(cd "$work/python" && "$work/venv/bin/python" -W ignore -c "from setuptools import build_meta; build_meta.build_$build('$work')" >"$work/$build.log" 2>&1) || { cat "$work/$build.log" >&2; exit 1; }
+done
+cp "$work"/*.whl "$out/"
+sdist=$(cd "$work" && echo qsidecar-*.tar.gz)
+tar -C "$work" -xzf "$work/$sdist"
+archive "${sdist%.tar.gz}" "$sdist"
 
 cd "$out"
 sha256sum -- * >SHA256SUMS

@@ -19,6 +19,7 @@ final class Sidecar
 {
     /** @var resource|null */
     private $socket = null;
+    private bool $silent = false; // a lost connection is reported once
 
     /** @param string[] $paths */
     public function __construct(private readonly array $paths) {}
@@ -51,8 +52,11 @@ final class Sidecar
             $this->socket ??= @stream_socket_client("unix://$path") ?: null;
         }
         if ($this->socket === null) {
+            $this->silent || fwrite(STDERR, 'no sidecar answers on ' . implode(' or ', $this->paths) . ", trying again\n");
+            $this->silent = true;
             return null;
         }
+        $this->silent = false;
         stream_set_timeout($this->socket, 300); // much longer than any wait of this program
         $sent = @fwrite($this->socket, $line) === strlen($line);
         $answer = $sent ? fgets($this->socket) : false;
@@ -85,6 +89,10 @@ function payload(array $job): mixed
 function sockets(): array
 {
     if ($named = getenv('QSIDECAR_SOCKET')) {
+        if (preg_match('~^(unix:|[a-z][a-z0-9+.-]*://)~i', $named)) {
+            fwrite(STDERR, "QSIDECAR_SOCKET: $named is not a path, such as /run/qsidecar/qsidecar.sock\n");
+            exit(2);
+        }
         return [$named];
     }
     $state = getenv('XDG_STATE_HOME') ?: (getenv('HOME') ? getenv('HOME') . '/.local/state' : '');

@@ -1,6 +1,7 @@
 package qsidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -52,10 +54,16 @@ func stateDir() string {
 	return ""
 }
 
+// socketURL matches a path that is written as a URL. No socket has such a name, and the system would only report that.
+var socketURL = regexp.MustCompile(`^(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)`)
+
 // dialSocket returns a function that dials the socket at path. The connection is close-on-exec, as
 // all of Go's.
 func dialSocket(path string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
+		if url := socketURL.FindStringSubmatch(path); url != nil {
+			return nil, fmt.Errorf("it is not a path: write %s", cmp.Or(url[1], "/run/qsidecar/qsidecar.sock"))
+		}
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}

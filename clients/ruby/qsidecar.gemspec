@@ -11,7 +11,7 @@ Gem::Specification.new do |s|
   s.license = "Apache-2.0"
   s.metadata = { "rubygems_mfa_required" => "true" }
   s.required_ruby_version = ">= 2.7"
-  s.files = Dir.chdir(__dir__) { Dir["lib/**/*.{rb,tt}", "exe/*", "README.md"] }
+  s.files = Dir.chdir(__dir__) { Dir["lib/**/*.{rb,tt}", "exe/*", "README.md", "LICENSE"] }
   s.bindir = "exe"
   s.executables = Dir.chdir(__dir__) { Dir["exe/*"].map { |f| File.basename(f) } }
 end

@@ -21,10 +21,16 @@ for _qsidecar_option in e f u x; do
 done
 
 # qsidecar_socket prints the path of the sidecar's socket, for nc and socat. It needs no qsidecar
-# program. It looks where that program does, and its status is 5 if no path is a socket that this
-# user can connect to.
+# program. It looks where that program does. Its status is 5 if no path is a socket that this
+# user can connect to, and 2 if QSIDECAR_SOCKET is a URL.
 qsidecar_socket() {
 	_qsidecar_paths=$(_qsidecar_sockets)
+	case $_qsidecar_paths in
+	unix:* | *://*)
+		echo "qsidecar_socket: QSIDECAR_SOCKET: $_qsidecar_paths is not a path, such as /run/qsidecar/qsidecar.sock" >&2
+		return 2
+		;;
+	esac
 	while IFS= read -r _qsidecar_path; do
 		if [ -S "$_qsidecar_path" ] && [ -w "$_qsidecar_path" ]; then
 			printf '%s\n' "$_qsidecar_path"

@@ -21,6 +21,7 @@ func TestJobThatHoldsTheInterpreter(t *testing.T) {
 	gems, bin := clientlib.RubyGem(t)
 	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "2"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work")}
+	node := clientlib.NodeProgram(t, "work", "jobs.mjs", "-j", "2")
 	files := map[string]string{
 		// PyDLL holds the GIL during the call, which waits until the gate is open.
 		"jobs.py": "import ctypes, os, qsidecar\napp = qsidecar.App()\ngate = os.environ['WORKER_GATE']\ndef begin(job):\n" +
@@ -31,6 +32,9 @@ func TestJobThatHoldsTheInterpreter(t *testing.T) {
 			"gate = ENV.fetch(\"WORKER_GATE\")\nstart = ->(job) { File.write(ENV.fetch(\"WORKER_LOG\"), \"#{job.queue} #{job.attempt}\\n\", mode: \"a\") }\n" +
 			"worker = Qsidecar::Worker.new\nworker.job(\"hold\") { |job| start.call(job); opening.call(gate, 0) }\n" +
 			"worker.job(\"beside\") { |job| start.call(job); File.open(gate).close }\n",
+		"jobs.mjs": "import fs from 'node:fs'\nimport { Worker } from '" + filepath.Join(clientlib.NodeHome(t), "node_modules", "qsidecar", "index.mjs") + "'\n" +
+			"const gate = process.env.WORKER_GATE\nconst start = (job) => fs.appendFileSync(process.env.WORKER_LOG, `${job.queue} ${job.attempt}\\n`)\n" +
+			"export default new Worker({ hold: (job) => { start(job); fs.openSync(gate) }, beside: async (job) => { start(job); await fs.promises.open(gate) } })\n",
 	}
 	for name, c := range map[string]struct {
 		env, argv []string
@@ -39,6 +43,7 @@ func TestJobThatHoldsTheInterpreter(t *testing.T) {
 		"python":                {nil, python, false},
 		"python with processes": {nil, append(slices.Clip(python), "--processes"), true},
 		"ruby":                  {gems, append(slices.Clip(ruby), "-c", "2", "jobs.rb"), false},
+		"node":                  {nil, node, false},
 		"ruby with processes":   {gems, append(slices.Clip(ruby), "-c", "1", "-p", "2", "jobs.rb"), true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -145,3 +145,33 @@ func TestNodeWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
 	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.NodeWorker(t, sc, nil) })
 }
+
+// TestNodeThreadOutlivesTheSidecar checks that a job that stops the event loop of its thread keeps its lease: see checkSidecarRestart.
+func TestNodeThreadOutlivesTheSidecar(t *testing.T) {
+	t.Parallel()
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker {
+		return clientlib.NodeWorker(t, sc, []string{"WORKER_BLOCKS=1"}, "--threads", "1")
+	})
+}
+
+// TestNodeWorkerIsFirstProcess checks that a worker that is the first process of a container reports that it reaps no
+// orphans, and that it stops in order.
+func TestNodeWorkerIsFirstProcess(t *testing.T) {
+	t.Parallel()
+	w := clientlib.NodeWorker(t, kit.NewSite(t).Start("a"), nil)
+	w.Argv = append(asFirstProcess(t), w.Argv...)
+	w.Sidecar.Dial().Enqueue("quick", 1)
+	w.Start()
+	w.WaitEmpty("quick")
+	first, err := strconv.Atoi(w.Children()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(first, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	w.WaitExit()
+	if n := strings.Count(w.Output.String(), "first process of its container"); n != 1 {
+		t.Errorf("%d warnings about orphans, want 1; the worker's output:\n%s", n, w.Output)
+	}
+}

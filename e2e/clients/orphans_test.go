@@ -30,7 +30,6 @@ const asSubreaper = `import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0
 // of the processes that its jobs leave behind. It also checks that it stops in order.
 func TestOrphansAreReaped(t *testing.T) {
 	t.Parallel()
-	first := []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -63,10 +62,7 @@ func TestOrphansAreReaped(t *testing.T) {
 			t.Parallel()
 			argv := c.argv
 			if c.container {
-				argv = append(slices.Clip(first), argv...)
-				if out, err := exec.Command(first[0], append(first[1:len(first):len(first)], "true")...).CombinedOutput(); err != nil {
-					t.Skipf("only root can start a first process here: %v: %s", err, out)
-				}
+				argv = append(asFirstProcess(t), argv...)
 			}
 			w := clientlib.NewWorker(t, kit.NewSite(t).Start("a"), c.env, argv...)
 			w.Start()
@@ -99,6 +95,16 @@ func TestOrphansAreReaped(t *testing.T) {
 			w.WaitExit()
 		})
 	}
+}
+
+// asFirstProcess returns a command that runs a program as the first process of a container.
+func asFirstProcess(t *testing.T) []string {
+	t.Helper()
+	argv := []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	if out, err := exec.Command(argv[0], append(argv[1:len(argv):len(argv)], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("only root can start a first process here: %v: %s", err, out)
+	}
+	return argv
 }
 
 // childrenOf returns the child processes of a process that run a program, also if they are zombies.

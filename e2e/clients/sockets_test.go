@@ -240,3 +240,33 @@ func TestClosedSocketIsPassedOver(t *testing.T) {
 		})
 	}
 }
+
+// TestSocketsAreNotURLs checks that clients report a socket that is written as a URL, with the path to write, and don't try to reach it.
+func TestSocketsAreNotURLs(t *testing.T) {
+	dir := kit.NewSite(t).Dir
+	for _, folder := range []string{"node", "shell", "examples"} {
+		command(t, "cp", "-R", kit.Path("clients/"+folder), dir)
+	}
+	commands := map[string][]string{
+		"node":        {"node", "-e", "new (require('./node').Client)().ping()"},
+		"node worker": {"node", "-e", "new (require('./node').Worker)({q() {}}).run()"},
+		"node option": {"node", "-e", "new (require('./node').Client)({socket: process.env.QSIDECAR_SOCKET}).ping()"},
+		"shell":       {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},
+		"php":         {"php", "examples/worker.php", "greet", "Ada"},
+	}
+	for _, url := range []string{"unix:///nowhere/x.sock", "unix:/nowhere/x.sock", "http://localhost:80"} {
+		for name, argv := range commands {
+			out, err := clientCommand(t, dir, argv, []string{"QSIDECAR_SOCKET=" + url}, nil).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), url+" is not a path") {
+				t.Errorf("%s with %s: %v, %s", name, url, err, out)
+			}
+		}
+		t.Setenv("QSIDECAR_SOCKET", url)
+		for name, socket := range map[string]string{"Go": "", "Go with an option": url} {
+			_, err := qsidecar.Dial(t.Context(), qsidecar.Options{Socket: socket})
+			if _, ok := errors.AsType[*qsidecar.DialError](err); !ok || !strings.Contains(err.Error(), url+": it is not a path: write /") {
+				t.Errorf("%s with %s: %v", name, url, err)
+			}
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package clients
 
 import (
+	"cmp"
+	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -131,28 +135,55 @@ func checkSidecarRestart(w *clientlib.Worker, stop func(*kit.Sidecar)) {
 	}
 }
 
-// TestWorkersOutliveKills: see checkSidecarKills.
-func TestWorkersOutliveKills(t *testing.T) {
+// TestWorkersOutliveSidecars: see checkSidecarChanges.
+func TestWorkersOutliveSidecars(t *testing.T) {
 	for name, start := range clientlib.Workers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			checkSidecarKills(start(t, restartSite(t).Start("a")), kit.Size(10_000))
-		})
+		for how, change := range map[string]func(*kit.Sidecar){"killed": killSidecar, "upgraded": upgradeSidecar} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				checkSidecarChanges(start(t, restartSite(t).Start("a")), kit.Size(10_000), change)
+			})
+		}
 	}
 }
 
-// checkSidecarKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
+func killSidecar(sc *kit.Sidecar) {
+	sc.Kill()
+	sc.Start()
+}
+
+// upgradeSidecar replaces the program while the sidecar runs, and restarts it as a service manager does.
+func upgradeSidecar(sc *kit.Sidecar) {
+	sc.T.Helper()
+	program, err := os.ReadFile(cmp.Or(sc.Program, kit.Binary))
+	if err != nil {
+		sc.T.Fatal(err)
+	}
+	sc.Program = filepath.Join(filepath.Dir(sc.ConfigFile), "qsidecar")
+	if err := local.WriteProgram(sc.Program+".new", append(program, "more"...)); err != nil {
+		sc.T.Fatal(err)
+	}
+	if err := os.Rename(sc.Program+".new", sc.Program); err != nil {
+		sc.T.Fatal(err)
+	}
+	sc.Signal(syscall.SIGTERM)
+	if code := sc.WaitExit(); code != 0 {
+		sc.T.Errorf("the sidecar ended with the exit code %d", code)
+	}
+	sc.Start()
+}
+
+// checkSidecarChanges kills or upgrades the sidecar repeatedly during n short jobs. Each is done once:
 // the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
 // are delivered again when their lease has ended.
-func checkSidecarKills(w *clientlib.Worker, n int) {
+func checkSidecarChanges(w *clientlib.Worker, n int, change func(*kit.Sidecar)) {
 	w.T.Helper()
 	w.Start()
-	const kills = 5
-	for i := range kills {
-		w.Sidecar.Dial().Enqueue("quick", n/kills) // so that the kill hits running jobs
-		w.DoneAtLeast(i*n/kills + 1)
-		w.Sidecar.Kill()
-		w.Sidecar.Start()
+	const changes = 5
+	for i := range changes {
+		w.Sidecar.Dial().Enqueue("quick", n/changes) // so that the change meets running jobs
+		w.DoneAtLeast(i*n/changes + 1)
+		change(w.Sidecar)
 	}
 	w.WaitEmpty("quick")
 	w.Terminate()

@@ -229,6 +229,32 @@ func TestReleaseNodePackage(t *testing.T) {
 	}
 }
 
+// TestReleasePythonAndRubyPackages installs the wheel, the source distribution and the gem where nothing else is installed.
+func TestReleasePythonAndRubyPackages(t *testing.T) {
+	t.Parallel()
+	r, err := released()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pattern, install := range map[string]string{
+		"qsidecar-*.whl":        "python3 -m venv v && v/bin/pip install --quiet --disable-pip-version-check --no-index FILE && v/bin/python -m qsidecar work --help",
+		"qsidecar-1.0.0.tar.gz": "python3 -m venv v && v/bin/pip install --quiet --disable-pip-version-check FILE && v/bin/python -c 'import qsidecar; qsidecar.App'",
+		"qsidecar-*.gem": "gem install --silent --local --no-document --install-dir g --bindir b FILE && " +
+			"GEM_HOME=$PWD/g ruby -e 'require %q(qsidecar); Qsidecar::Client' && GEM_HOME=$PWD/g b/qsidecar-work --help",
+	} {
+		t.Run(pattern, func(t *testing.T) {
+			t.Parallel()
+			packages, err := filepath.Glob(filepath.Join(r.dist(), pattern))
+			if err != nil || len(packages) != 1 {
+				t.Fatalf("the release has the packages %v (%v), want one", packages, err)
+			}
+			if err := runIn(t.TempDir(), []string{"HOME=/nowhere"}, "sh", "-ec", strings.ReplaceAll(install, "FILE", packages[0])); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestReleasedPages checks that Debian's package contains the files that the README links to, as
 // the archives do.
 func TestReleasedPages(t *testing.T) {

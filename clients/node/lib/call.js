@@ -45,6 +45,17 @@ class Call {
   }
 }
 
+/**
+ * Starts a call. While the process exits, no reply arrives any more, and a rejected promise is not reported either.
+ * So the call throws at once.
+ */
+function start(op, run) {
+  if (process._exiting) {
+    throw new errors.Closed(`${op} was not sent: the process exits, and the event loop has ended; call it before, on 'beforeExit' for example`)
+  }
+  return run()
+}
+
 /** Returns whether a request can be sent again although the sidecar may have carried out the first one. */
 function repeatable(op, fields) {
   if (op === 'enqueue') return (fields.jobs ?? [fields]).every((job) => job.key !== undefined)
@@ -76,4 +87,4 @@ function unanswered(call, why, sent) {
   return new errors.NotConnected(`${call.op}: not sent (${why})`)
 }
 
-module.exports = { Call, MAX_LIST, backoff, repeatable, transient, pauseFor, unanswered }
+module.exports = { Call, MAX_LIST, backoff, repeatable, start, transient, pauseFor, unanswered }

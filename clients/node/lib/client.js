@@ -3,7 +3,7 @@
 
 const errors = require('./errors')
 const { options, millis, text, integer, queueNames, strings, show } = require('./arguments')
-const { Call, MAX_LIST, pauseFor, transient } = require('./call')
+const { Call, MAX_LIST, pauseFor, start, transient } = require('./call')
 const { Job, JOB_OPTIONS, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields } = require('./job')
 const { Session, now } = require('./session')
 
@@ -65,7 +65,7 @@ class Client {
   // --- producing ---
 
   enqueue(queue, payload, given = {}) {
-    return this.#start('enqueue', async () => {
+    return start('enqueue', async () => {
       options('enqueue', given, [...JOB_OPTIONS, 'requestTimeoutMs'])
       const fields = newJobFields('enqueue', queue, payload, given)
       if (testing.inline) return (await testing.inline([fields]))[0]
@@ -74,7 +74,7 @@ class Client {
   }
 
   enqueueMany(jobs, given = {}) {
-    return this.#start('enqueueMany', async () => {
+    return start('enqueueMany', async () => {
       options('enqueueMany', given, ['requestTimeoutMs'])
       const fields = manyFields('enqueueMany', jobs)
       if (fields.length === 0) return []
@@ -89,7 +89,7 @@ class Client {
   // --- working ---
 
   claim(queues, given = {}) {
-    return this.#start('claim', async () => {
+    return start('claim', async () => {
       options('claim', given, CLAIM_OPTIONS)
       const names = queueNames('claim', queues)
       const fields = names.length === 1 ? { queue: names[0] } : { queues: names }
@@ -102,7 +102,11 @@ class Client {
     })
   }
 
-  async *jobs(queues, given = {}) {
+  jobs(queues, given = {}) {
+    return start('jobs', () => this.#jobs(queues, given))
+  }
+
+  async *#jobs(queues, given) {
     options('jobs', given, ['leaseMs', 'order', 'signal'])
     while (!given.signal?.aborted) {
       let jobs
@@ -117,14 +121,14 @@ class Client {
   }
 
   ackMany(jobs, given = {}) {
-    return this.#start('ackMany', async () => {
+    return start('ackMany', async () => {
       options('ackMany', given, ['requestTimeoutMs'])
       return this.#settleMany('ack', jobs, {}, given.requestTimeoutMs)
     })
   }
 
   nackMany(jobs, error, given = {}) {
-    return this.#start('nackMany', async () => {
+    return start('nackMany', async () => {
       const { requestTimeoutMs, ...rest } = options('nackMany', given, [...NACK_OPTIONS, 'requestTimeoutMs'])
       return this.#settleMany('nack', jobs, nackFields('nackMany', error, rest), requestTimeoutMs)
     })
@@ -149,14 +153,14 @@ class Client {
   // --- the rest ---
 
   stats(queue) {
-    return this.#start('stats', async () => {
+    return start('stats', async () => {
       const fields = queue === undefined ? {} : { queue: text('stats', 'queue', queue) }
       return (await this._call('stats', fields)).queues.map(camel)
     })
   }
 
   peek(given = {}) {
-    return this.#start('peek', async () => {
+    return start('peek', async () => {
       options('peek', given, PEEK_OPTIONS)
       if (given.state !== undefined && !STATES.includes(given.state)) {
         throw new TypeError(`peek: state is ${show(given.state)}, must be one of ${STATES.join(', ')}`)
@@ -175,7 +179,7 @@ class Client {
   }
 
   change(queue, ids, given) {
-    return this.#start('change', async () => {
+    return start('change', async () => {
       options('change', given, ['priority', 'delayMs', 'runAt'])
       const { queue: name, ...fields } = newJobFields('change', queue, undefined, given)
       return (await this._call('change', { queue: name, ids, ...fields })).count
@@ -203,34 +207,23 @@ class Client {
   }
 
   #operate(op, queue, fields) {
-    return this.#start(op, async () => (await this._call(op, { queue: text(op, 'queue', queue), ...fields })).count)
+    return start(op, async () => (await this._call(op, { queue: text(op, 'queue', queue), ...fields })).count)
   }
 
   ping() {
-    return this.#start('ping', async () => {
+    return start('ping', async () => {
       await this._call('ping', {})
     })
   }
 
   request(op, fields = {}) {
-    return this.#start('request', async () => {
+    return start('request', async () => {
       if (['hello', 'bye', 'cancel_claim', 'claim'].includes(op) || 'claim' in fields) {
         throw new TypeError(`request: the client itself sends ${'claim' in fields ? 'claim' : op}`)
       }
       const { id, ok, ...reply } = await this._call(text('request', 'op', op), fields)
       return reply
     })
-  }
-
-  /**
-   * Starts a call. While the process exits, no reply arrives any more, and a rejected promise is not reported either.
-   * So the call throws at once.
-   */
-  #start(op, run) {
-    if (process._exiting) {
-      throw new errors.Closed(`${op} was not sent: the process exits, and the event loop has ended; call it before, on 'beforeExit' for example`)
-    }
-    return run()
   }
 
   /** Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to `claimed`. */
@@ -287,7 +280,12 @@ class Client {
     }
   }
 
-  async close() {
+  close() {
+    const close = () => this.#close()
+    return this.#session.leases.size > 0 ? start('close', close) : close()
+  }
+
+  async #close() {
     const session = this.#session
     if (session.closing) return
     session.closing = true

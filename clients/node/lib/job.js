@@ -3,6 +3,7 @@
 
 const errors = require('./errors')
 const { options, millis, text, integer, instant, strings, dump, setBytes, show } = require('./arguments')
+const { start } = require('./call')
 
 const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs']
 const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
@@ -143,10 +144,12 @@ class Job {
     this._followUps.push(newJobFields(what, queue, payload, given))
   }
 
-  async ack(given = {}) {
-    const { requestTimeoutMs, ...rest } = options('ack', given, ['result', 'enqueue', 'requestTimeoutMs'])
-    const reply = await this._do('ack', this._ackFields(rest), requestTimeoutMs)
-    return (reply.enqueued ?? []).map(enqueued)
+  ack(given = {}) {
+    return start('ack', async () => {
+      const { requestTimeoutMs, ...rest } = options('ack', given, ['result', 'enqueue', 'requestTimeoutMs'])
+      const reply = await this._do('ack', this._ackFields(rest), requestTimeoutMs)
+      return (reply.enqueued ?? []).map(enqueued)
+    })
   }
 
   _ackFields({ result, enqueue } = {}) {
@@ -157,20 +160,24 @@ class Job {
     return fields
   }
 
-  async nack(error, given = {}) {
-    const { requestTimeoutMs, ...rest } = options('nack', given, [...NACK_OPTIONS, 'requestTimeoutMs'])
-    await this._do('nack', this._nackFields(error, rest), requestTimeoutMs)
+  nack(error, given = {}) {
+    return start('nack', async () => {
+      const { requestTimeoutMs, ...rest } = options('nack', given, [...NACK_OPTIONS, 'requestTimeoutMs'])
+      await this._do('nack', this._nackFields(error, rest), requestTimeoutMs)
+    })
   }
 
   _nackFields(error, given = {}) {
     return { lease: this._valid(), ...nackFields('nack', error, given) }
   }
 
-  async extend(given = {}) {
-    const { leaseMs, requestTimeoutMs } = options('extend', given, ['leaseMs', 'requestTimeoutMs'])
-    const fields = { lease: this._valid() }
-    if (leaseMs !== undefined) fields.lease_ms = millis('extend', 'leaseMs', leaseMs)
-    await this._do('extend', fields, requestTimeoutMs)
+  extend(given = {}) {
+    return start('extend', async () => {
+      const { leaseMs, requestTimeoutMs } = options('extend', given, ['leaseMs', 'requestTimeoutMs'])
+      const fields = { lease: this._valid() }
+      if (leaseMs !== undefined) fields.lease_ms = millis('extend', 'leaseMs', leaseMs)
+      await this._do('extend', fields, requestTimeoutMs)
+    })
   }
 
   _valid() {

@@ -7,7 +7,7 @@
 const errors = require('./errors')
 const { Call, MAX_LIST, backoff, pauseFor, repeatable, unanswered } = require('./call')
 const { Leases } = require('./leases')
-const { Wire, sockets, notListening } = require('./wire')
+const { Wire, sockets, checkPath, notListening } = require('./wire')
 
 // How long a connection must last before the back-off starts again, in milliseconds.
 const STABLE_AFTER = 1000
@@ -159,7 +159,15 @@ class Session {
     if (this.connecting || this.ended) return
     this.connecting = true
     if (this.connections > 0) return this.#reconnect()
-    this.#first(this.path ? [this.path] : sockets(), [])
+    const paths = this.path ? [this.path] : sockets()
+    try {
+      paths.forEach(checkPath)
+    } catch (e) {
+      this.connecting = false
+      for (const call of this.queue.splice(0)) this.#finish(call, e)
+      return
+    }
+    this.#first(paths, [])
   }
 
   /** Opens the first connection. If there is none, the calls fail, so that their callers get the error. */

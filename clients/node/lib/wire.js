@@ -31,6 +31,12 @@ function sockets() {
   return [...found, '/run/qsidecar/qsidecar.sock']
 }
 
+/** Throws if a path is written as a URL. No socket has such a name, and the system would only report that. */
+function checkPath(socket) {
+  const [url, file] = /^(?:unix:(?:\/\/)?(.*)|[a-z][a-z0-9+.-]*:\/\/.*)/i.exec(socket) ?? []
+  if (url !== undefined) throw new TypeError(`the socket ${socket} is not a path: write ${file || '/run/qsidecar/qsidecar.sock'}`)
+}
+
 /** Returns whether another user than root owns the directory. That user could serve a socket of its own there. */
 function foreign(directory) {
   const found = stat(directory)
@@ -231,4 +237,4 @@ class Wire {
   }
 }
 
-module.exports = { Wire, sockets, notListening }
+module.exports = { Wire, sockets, checkPath, notListening }

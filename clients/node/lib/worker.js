@@ -80,6 +80,9 @@ class Worker {
     const uncaught = new handlers.Uncaught(log)
     const signals = chosen.signals ? new Signals(pool, log) : undefined
     log.info(`worker started: ${shares.map(({ queues, slots }) => `queues ${listed(queues, chosen.order)}, concurrency ${slots}`).join('; ')}`)
+    if (process.pid === 1) {
+      log.warn('this worker is the first process of its container, and Node.js does not reap the processes that jobs leave behind: start the container with an init (docker run --init) if jobs start processes')
+    }
     try {
       await pool.run()
     } finally {

@@ -174,19 +174,6 @@ test('a call of a closed client leaves no timer', async (t) => {
   assert.deepEqual(await run(t, program), { code: 0, signal: null, output: 'closed false\n' })
 })
 
-test('a call while the process exits throws at once', async (t) => {
-  const program = `
-    const { Client, Closed } = require(process.env.QSIDECAR_PACKAGE)
-    const c = new Client({requestTimeoutMs: 120000})
-    process.on('exit', () => {
-      try { c.enqueue('q', 1) } catch (e) { console.log(e instanceof Closed, e.message) }
-    })
-    c.ping()`
-  const { code, output } = await run(t, program)
-  assert.equal(code, 0)
-  assert.match(output, /^true enqueue was not sent: the process exits/)
-})
-
 test('an error lists the paths, and QSIDECAR_ENQUEUE_TIMEOUT must be a number', async (t) => {
   const dir = folder(t)
   const c = new Client({ socket: path.join(dir, 'no.sock'), logger: quiet })

@@ -13,6 +13,7 @@ export default new Worker({
   },
   long: async (job) => {
     note(job)
+    if (process.env.WORKER_BLOCKS) return void fs.openSync(process.env.WORKER_GATE) // as a job that computes
     const gate = await fs.promises.open(process.env.WORKER_GATE)
     await gate.close()
   },
