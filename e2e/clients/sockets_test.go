@@ -244,15 +244,21 @@ func TestClosedSocketIsPassedOver(t *testing.T) {
 // TestSocketsAreNotURLs checks that clients report a socket that is written as a URL, with the path to write, and don't try to reach it.
 func TestSocketsAreNotURLs(t *testing.T) {
 	dir := kit.NewSite(t).Dir
-	for _, folder := range []string{"node", "shell", "examples"} {
+	for _, folder := range []string{"node", "python", "ruby", "shell", "examples"} {
 		command(t, "cp", "-R", kit.Path("clients/"+folder), dir)
 	}
 	commands := map[string][]string{
-		"node":        {"node", "-e", "new (require('./node').Client)().ping()"},
-		"node worker": {"node", "-e", "new (require('./node').Worker)({q() {}}).run()"},
-		"node option": {"node", "-e", "new (require('./node').Client)({socket: process.env.QSIDECAR_SOCKET}).ping()"},
-		"shell":       {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},
-		"php":         {"php", "examples/worker.php", "greet", "Ada"},
+		"node":          {"node", "-e", "new (require('./node').Client)().ping()"},
+		"node worker":   {"node", "-e", "new (require('./node').Worker)({q() {}}).run()"},
+		"node option":   {"node", "-e", "new (require('./node').Client)({socket: process.env.QSIDECAR_SOCKET}).ping()"},
+		"python":        {"python3", "-c", "import sys; sys.path.insert(0, 'python'); import qsidecar; qsidecar.Client().ping()"},
+		"python worker": {"python3", "-c", "import sys; sys.path.insert(0, 'python'); import qsidecar; a = qsidecar.App(); a.job('q')(print); a.run()"},
+		"python option": {"python3", "-c", "import os, sys; sys.path.insert(0, 'python'); import qsidecar; qsidecar.Client(os.environ['QSIDECAR_SOCKET']).ping()"},
+		"ruby":          {"ruby", "-Iruby/lib", "-rqsidecar", "-e", "Qsidecar::Client.new.ping"},
+		"ruby worker":   {"ruby", "-Iruby/lib", "-rqsidecar", "-e", "w = Qsidecar::Worker.new; w.job('q') {}; w.run"},
+		"ruby option":   {"ruby", "-Iruby/lib", "-rqsidecar", "-e", "Qsidecar::Client.new(socket: ENV['QSIDECAR_SOCKET']).ping"},
+		"shell":         {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},
+		"php":           {"php", "examples/worker.php", "greet", "Ada"},
 	}
 	for _, url := range []string{"unix:///nowhere/x.sock", "unix:/nowhere/x.sock", "http://localhost:80"} {
 		for name, argv := range commands {

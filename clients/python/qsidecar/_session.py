@@ -109,7 +109,7 @@ class Session(Calls):
 
     def _first(self, deadline: float) -> Wire:
         tried: List[Tuple[str, OSError]] = []
-        for path in [self._path] if self._path else sockets():
+        for path in sockets(self._path):
             try:
                 wire = self._connect(path, max(0.001, min(STALLED, deadline - time.monotonic())))
             except (OSError, NoSidecar) as e:

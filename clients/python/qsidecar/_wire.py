@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import re
 import selectors
 import socket
 import threading
@@ -119,10 +120,19 @@ def codec_named(name: Optional[str]) -> Any:
     return Msgpack()
 
 
-def sockets() -> List[str]:
-    """Returns the paths of a sidecar's socket to try if the caller doesn't name one, in order."""
-    named = os.environ.get("QSIDECAR_SOCKET")
+_SOCKET_URL = re.compile(r"(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)")
+
+
+def sockets(named: Optional[str] = None) -> List[str]:
+    """Returns the paths of a sidecar's socket to try, in order: the given one, or that of the environment, or the usual ones.
+
+    Raises ValueError for a URL: no socket has such a name, and the system would only report that.
+    """
+    named = named or os.environ.get("QSIDECAR_SOCKET")
     if named:
+        url = _SOCKET_URL.fullmatch(named)
+        if url is not None:
+            raise ValueError(f"the socket {named} is not a path: write {url[1] or '/run/qsidecar/qsidecar.sock'}")
         return [named]
     found = []
     runtime = os.environ.get("XDG_RUNTIME_DIR")

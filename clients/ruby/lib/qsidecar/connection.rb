@@ -37,10 +37,14 @@ module Qsidecar
       Errno::EPROTOTYPE, Errno::ENOTSOCK, Errno::EINVAL, Errno::ENAMETOOLONG
     ].freeze
 
+    SOCKET_URL = %r{\A(?:unix:(?://)?(?<path>.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)\z}.freeze
+
     # Returns the paths of a sidecar's socket to try: the given one, or that of the environment, or
-    # the usual ones.
+    # the usual ones. Raises ArgumentError for a URL: no socket has such a name, and the system would only report that.
     def self.sockets(named = nil)
       named ||= ENV["QSIDECAR_SOCKET"]
+      url = SOCKET_URL.match(named.to_s)
+      raise ArgumentError, "the socket #{named} is not a path: write #{url[:path].to_s.empty? ? "/run/qsidecar/qsidecar.sock" : url[:path]}" if url
       return [named] unless named.nil? || named.empty?
 
       dirs = [runtime_dir, user_state].compact.map { |dir| File.join(dir, "qsidecar") }
