@@ -382,6 +382,8 @@ type UnsupportedError struct {
 	Role  string // the role that the table's mapping lacks; empty: no mapping can do it
 	What  string // the unsupported operation
 	InTx  bool   // the reason is that the queue's claims are open transactions
+
+	NoLimits bool // the reason is that the engine keeps no limits of queues
 }
 
 // Values of UnsupportedError.What for claims in open transactions.
@@ -393,6 +395,9 @@ const (
 
 // Error implements error.
 func (e *UnsupportedError) Error() string {
+	if e.NoLimits {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no limits: use PostgreSQL, MySQL, MariaDB or SQLite", e.What, e.Queue)
+	}
 	if e.InTx {
 		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
 	}

@@ -155,6 +155,10 @@ type Policy struct {
 	RetainDone  time.Duration // how long a done job is kept; 0: its ack deletes it
 	RetainDead  time.Duration // how long a dead job is kept; 0: indefinitely
 	LIFO        bool          // newest first within a priority
+
+	// Gated: the caller found out that the queue has limits (see Limits). A claim from it locks a row for its transaction, and
+	// others wait for it, so it belongs into a commit without writes and without claims of other callers.
+	Gated bool
 }
 
 // CommitContent is what one commit carries out: first the writes, then the claims, each group in its order.
@@ -381,6 +385,8 @@ type ClaimResult struct {
 	More bool  // the claim stopped because of bytes, and more jobs can be ready
 
 	Failed FailedCounts // jobs that became dead with CauseTooLarge
+
+	Gates []GateResult // the queues with limits
 
 	// Err is the reason why nothing was claimed, if the claim isn't part of the others' transaction. It is an *UnavailableError
 	// with a Queue if only the tables of the claim's queues are out of order. nil: the claim was carried out.

@@ -23,6 +23,9 @@ var (
 	// ErrNoSuchJob means that a job that the caller named does not exist.
 	ErrNoSuchJob = errors.New("no such job")
 
+	// ErrLimits means that a queue can't have these limits. Nothing was changed.
+	ErrLimits = errors.New("the queue can't have these limits")
+
 	// ErrKeyTaken means that another job has the same idempotency key now. Nothing was changed.
 	ErrKeyTaken = errors.New("another job has the same key by now")
 )

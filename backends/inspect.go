@@ -24,6 +24,7 @@ type QueueStats struct {
 	Dead          int64
 	Done          int64
 	Paused        bool
+	Limits        Limits
 	OldestReady   time.Duration // age of the oldest ready job; 0: none
 	OldestClaimed time.Duration
 	Approx        bool
@@ -89,6 +90,8 @@ type Command struct {
 	Delay    *time.Duration // the job is ready this long after the commit; nil: see RunAt
 	RunAt    time.Time      // not zero: the job is ready at this time; never together with Delay
 
+	Limits LimitsChange // Limit
+
 	// Progress is called after each transaction of a command that takes several. nil: nothing.
 	Progress func()
 }
@@ -98,6 +101,11 @@ func (c *Command) Progressed() {
 	if c.Progress != nil {
 		c.Progress()
 	}
+}
+
+// ChangesJobs reports whether the command changes jobs, as opposed to their queue.
+func (c *Command) ChangesJobs() bool {
+	return c.Kind != Pause && c.Kind != Resume && c.Kind != Limit
 }
 
 // CommandKind is what a command does.
@@ -125,4 +133,7 @@ const (
 	// A changed job that is ready goes behind the others of its priority. If an adopted table has no column for
 	// the change, the error is an *UnsupportedError.
 	Change
+	// Limit changes the limits of the queue. It applies to claims of every sidecar within a second. If an engine or a table has
+	// no limits, the error is an *UnsupportedError.
+	Limit
 )

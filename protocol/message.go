@@ -25,6 +25,7 @@ const (
 	OpPurge       Op = "purge"
 	OpPause       Op = "pause"
 	OpResume      Op = "resume"
+	OpLimit       Op = "limit"
 	OpWatch       Op = "watch"
 	OpPing        Op = "ping"
 	OpReload      Op = "reload"
@@ -136,6 +137,12 @@ type Request struct {
 	// change; it also takes DelayMS
 	Priority Opt[int64] // -32768…32767
 	RunAt    Opt[int64]
+
+	// limit
+	MaxClaimed Opt[int64] // 0: no cap
+	Rate       string     // such as 100/s; 0: no rate; empty: absent
+	Burst      Opt[int64] // 0: the default
+	None       bool       // first remove all limits
 
 	// peek, retry, change, delete, reclaim, purge
 	IDs   []string
@@ -414,6 +421,11 @@ type QueueStat struct {
 	OldestReadyMS   int64
 	OldestClaimedMS int64
 	Approx          bool
+
+	// The limits of the queue. Absent: none.
+	MaxClaimed Opt[int64]
+	Rate       string
+	Burst      Opt[int64]
 
 	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
 	Enqueued, Acked Opt[int64]

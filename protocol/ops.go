@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
@@ -46,6 +49,7 @@ var ops = map[Op]spec{
 	OpPurge:   {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
 	OpPause:   {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:  {takes: bits(fQueue), needs: bits(fQueue)},
+	OpLimit:   {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone), needs: bits(fQueue), check: checkLimit},
 	OpWatch:   {takes: bits(fQueue, fWaitMS)},
 	OpPing:    {},
 	OpReload:  {},
@@ -194,6 +198,27 @@ func checkChange(r *Request, p presence) *Error {
 		return BadField("run_at", "delay_ms and run_at exclude each other")
 	case !r.Priority.Set && !r.DelayMS.Set && !r.RunAt.Set:
 		return BadField("priority", "priority, delay_ms and run_at are missing: name what to change")
+	}
+	return nil
+}
+
+// ParseRate reads a rate such as 100/s. 0 means no rate.
+func ParseRate(text string) (jobs int64, per time.Duration, err *Error) {
+	if text == "0" {
+		return 0, 0, nil
+	}
+	number, unit, _ := strings.Cut(text, "/")
+	per = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}[unit]
+	jobs, bad := strconv.ParseInt(number, 10, 64)
+	if bad != nil || per == 0 || jobs < 1 || jobs > MaxRate {
+		return 0, 0, BadField("rate", "the rate %q isn't one: use 1 to %d jobs in a second, a minute or an hour, such as 100/s, 30/m or 5/h, or 0 for no rate", text, MaxRate)
+	}
+	return jobs, per, nil
+}
+
+func checkLimit(r *Request, p presence) *Error {
+	if p&bits(fMaxClaimed, fRate, fBurst, fNone) == 0 {
+		return BadField("max_claimed", "max_claimed, rate, burst and none are missing: name what to change")
 	}
 	return nil
 }

@@ -105,6 +105,9 @@ var statMessage = newMessage([]field[QueueStat]{
 	number("oldest_ready_ms", func(q *QueueStat) *int64 { return &q.OldestReadyMS }),
 	number("oldest_claimed_ms", func(q *QueueStat) *int64 { return &q.OldestClaimedMS }),
 	isBool("approx", func(q *QueueStat) *bool { return &q.Approx }),
+	optNumber("max_claimed", func(q *QueueStat) *Opt[int64] { return &q.MaxClaimed }),
+	isOptWord("rate", func(q *QueueStat) *string { return &q.Rate }),
+	optNumber("burst", func(q *QueueStat) *Opt[int64] { return &q.Burst }),
 	optNumber("enqueued_here", func(q *QueueStat) *Opt[int64] { return &q.Enqueued }),
 	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),
 })

@@ -43,6 +43,10 @@ const (
 	fAll
 	fText
 	fNewest
+	fMaxClaimed
+	fRate
+	fBurst
+	fNone
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -163,7 +167,12 @@ var requestMessage = newMessage([]field[Request]{
 	fAll: isBool("all", func(r *Request) *bool { return &r.All }),
 	fText: checked(isText("text", MaxSearchText, func(r *Request) *string { return &r.Text }),
 		func(r *Request) *Error { return notEmpty("text", r.Text) }),
-	fNewest: isBool("newest", func(r *Request) *bool { return &r.Newest }),
+	fNewest:     isBool("newest", func(r *Request) *bool { return &r.Newest }),
+	fMaxClaimed: isOptInt("max_claimed", 0, MaxMaxClaimed, func(r *Request) *Opt[int64] { return &r.MaxClaimed }),
+	fRate: checked(isText("rate", maxShownName, func(r *Request) *string { return &r.Rate }),
+		func(r *Request) *Error { _, _, err := ParseRate(r.Rate); return err }),
+	fBurst: isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
+	fNone:  isBool("none", func(r *Request) *bool { return &r.None }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.

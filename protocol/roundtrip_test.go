@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -157,6 +157,12 @@ func genOperator(t *rapid.T, r *Request) {
 		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
+	case OpLimit:
+		r.Queue, r.None = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "none")
+		r.MaxClaimed, r.Burst = genOpt(genInt(0, MaxMaxClaimed)).Draw(t, "max_claimed"), genOpt(genInt(0, MaxBurst)).Draw(t, "burst")
+		if !r.None && !r.MaxClaimed.Set && !r.Burst.Set {
+			r.Rate = "100/s"
+		}
 	case OpPeek:
 		if rapid.Bool().Draw(t, "of one queue") {
 			r.Queue = genQueue().Draw(t, "queue")

@@ -23,6 +23,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if q == nil {
 		return 0, false, s.obstruction(c.Queue, backends.DoingClaim)
 	}
+	if c.Kind == backends.Limit { // its own consumers pass no gate, so that no limit would hold
+		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "limits", InTx: q.ClaimInTx}
+	}
 	if q.ClaimInTx && c.Kind == backends.Reclaim {
 		count = s.reclaimInTx(ctx, q, c.IDs)
 		return count, count > 0, nil

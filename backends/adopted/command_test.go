@@ -81,6 +81,11 @@ func TestPeekAndCommands(t *testing.T) {
 			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "1:ready:0 4:ready:0 ")
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateScheduled}, 1)
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateDead}, 0)
+			most := int64(1) // the table's own consumers would not keep a limit
+			_, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Limit, Queue: "q", Limits: backends.LimitsChange{MaxClaimed: &most}})
+			if _, unsupported := errors.AsType[*backends.UnsupportedError](err); !unsupported {
+				t.Errorf("a limit: %v", err)
+			}
 			left := map[string][]string{"state": {"1", "3", "4", "6"}, "token": {"1", "4", "6"}}[name]
 			k.wantRows("SELECT id::text FROM q ORDER BY id", left...)
 			k.wantRows("SELECT item FROM qsidecar.qsidecar_leases")

@@ -19,7 +19,7 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 		found := map[string]*backends.QueueStats{}
 		of := func(q string) *backends.QueueStats {
 			if found[q] == nil {
-				found[q] = &backends.QueueStats{Queue: q, Paused: b.paused[q]}
+				found[q] = &backends.QueueStats{Queue: q, Paused: b.paused[q], Limits: b.limits[q]}
 			}
 			return found[q]
 		}
@@ -37,6 +37,9 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 			}
 		}
 		for q := range b.paused {
+			of(q)
+		}
+		for q := range b.limits {
 			of(q)
 		}
 		if queue != "" {
@@ -131,6 +134,16 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			return nil
 		case backends.Resume:
 			delete(b.paused, c.Queue)
+			freed = b.firstReady(backends.Policy{Queue: c.Queue}) != nil
+			return nil
+		case backends.Limit:
+			l, err := c.Limits.Apply(b.limits[c.Queue])
+			if err != nil {
+				return err
+			}
+			if b.limits[c.Queue] = l; !l.Some() {
+				delete(b.limits, c.Queue)
+			}
 			freed = b.firstReady(backends.Policy{Queue: c.Queue}) != nil
 			return nil
 		case backends.Purge:

@@ -141,8 +141,23 @@ func (b *Backend) extend(j *job, e backends.Extend) {
 
 func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.ClaimResult) {
 	var size int64
+	full := false
 	for _, p := range c.Queues {
-		for !b.paused[p.Queue] && len(r.Jobs) < len(c.Slots) {
+		most := len(c.Slots)
+		var gate *backends.Gate
+		wanted := len(c.Slots) - len(r.Jobs)
+		before := len(r.Jobs)
+		switch limited := b.limits[p.Queue].Some(); {
+		case wanted == 0:
+		case limited && !p.Gated:
+			r.Gates, r.More = append(r.Gates, backends.GateResult{Queue: p.Queue, Missed: true}), true
+			continue
+		case p.Gated:
+			gate = b.gate(p.Queue)
+			most = len(r.Jobs) + gate.Starts(wanted)
+			r.Gates = append(r.Gates, backends.GateResult{})
+		}
+		for !b.paused[p.Queue] && len(r.Jobs) < most {
 			j := b.firstReady(p)
 			if j == nil {
 				break
@@ -159,13 +174,32 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 				continue
 			}
 			if size += n; (len(r.Jobs) > 0 || c.Strict) && c.MaxBytes > 0 && size > c.MaxBytes {
-				r.More = true
-				return r
+				r.More, full = true, true
+				break
 			}
 			r.Jobs = append(r.Jobs, b.claimJob(j, h, c.Slots[len(r.Jobs)]))
 		}
+		if gate != nil {
+			got := len(r.Jobs) - before
+			r.Gates[len(r.Gates)-1] = gate.Result(wanted, max(most-before, 0), got)
+			b.nextAt[p.Queue] = max(gate.Next(), gate.Now) + gate.Advance(got)
+		}
+		if full {
+			return r
+		}
 	}
 	return r
+}
+
+// gate returns the state of a queue's limits.
+func (b *Backend) gate(queue string) *backends.Gate {
+	g := &backends.Gate{Limits: b.limits[queue], Queue: queue, Now: time.Duration(b.now.UnixNano()), NextAt: b.nextAt[queue]}
+	for _, j := range b.jobs {
+		if j.state == backends.StateClaimed && j.Queue == queue {
+			g.Claimed++
+		}
+	}
+	return g
 }
 
 // firstReady returns the first ready job in the order of p, or nil.

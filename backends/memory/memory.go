@@ -30,6 +30,8 @@ type Backend struct {
 	madeReady []string     // queues in which the current write made jobs ready
 	keys      map[key]*job // includes keys of deleted jobs
 	paused    map[string]bool
+	limits    map[string]backends.Limits
+	nextAt    map[string]time.Duration // see backends.Gate
 	sidecars  map[backends.Identity]*sidecar
 	hours     []backends.HourTotals // by hour and queue
 }
@@ -97,7 +99,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, sidecars: map[backends.Identity]*sidecar{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, sidecars: map[backends.Identity]*sidecar{},
 	}
 	for _, o := range opts {
 		o(b)

@@ -51,7 +51,8 @@ type statements struct {
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
-	highestNamed, highestID, nextID, storeID, deleteID string
+	lockGate, readGate, readCapped, claimedIn, leaveCapped, enterCapped, moveGate, lockLimits, readLimits, setLimits, allLimits string
+	highestNamed, highestID, nextID, storeID, deleteID                                                                          string
 
 	claims claim.SQL // sql/claim.sql
 }
@@ -211,6 +212,18 @@ func render(clock string, v session.Server) *statements {
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),
 		hours:       t.Get("hours", "queue queue"),
+
+		lockGate:    t.Get("lock_gate", "queue"),
+		readGate:    t.Get("read_gate", "settles_ms queue"),
+		readCapped:  t.Get("read_capped", "queue"),
+		claimedIn:   t.Get("claimed_in", "queue"),
+		leaveCapped: t.Get("leave_capped", "queue jobs"),
+		enterCapped: t.Get("enter_capped", "queue job"),
+		moveGate:    t.Get("move_gate", "next advance queue"),
+		lockLimits:  t.Get("lock_limits", "queue"),
+		readLimits:  t.Get("read_limits", "queue"),
+		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst queue"),
+		allLimits:   t.Get("all_limits", ""),
 
 		highestNamed: t.Get("highest_named", "limit"),
 		highestID:    t.Get("highest_id", ""),

@@ -33,6 +33,8 @@ type statements struct {
 	insert, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
 	// sql/claim.sql
 	claim, claimExcept, claimLIFO, claimLIFOExcept, claimLean, bury, probe, owners string
+	// sql/gates.sql
+	lockGate, enterClaimed, leaveCapped, readGate, moveGate, enterCapped, lockLimits, setLimits, allLimits string
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
@@ -110,6 +112,16 @@ func render(schema string) *statements {
 		join:  t.Get("join", heartbeat),
 		renew: t.Get("renew", heartbeat),
 		leave: t.Get("leave", heartbeat),
+
+		lockGate:     t.Get("lock_gate", "queue"),
+		enterClaimed: t.Get("enter_claimed", "queue settles_ms"),
+		leaveCapped:  t.Get("leave_capped", "queue"),
+		readGate:     t.Get("read_gate", "queue"),
+		moveGate:     t.Get("move_gate", "queue next advance"),
+		enterCapped:  t.Get("enter_capped", "queue ids"),
+		lockLimits:   t.Get("lock_limits", "queue"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst"),
+		allLimits:    t.Get("all_limits", ""),
 
 		look:          t.Get("look", "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from"),
 		lookKeys:      t.Get("look_keys", "from"),

@@ -18,6 +18,7 @@ type claiming struct {
 	sidecar backends.Identity
 	left    int64 // bytes that the claim can still return
 	res     backends.ClaimResult
+	missed  []backends.GateResult
 
 	careful *core.Careful // nil: it leaves no rows out
 }
@@ -67,13 +68,24 @@ func (t *tx) claim(sidecar backends.Identity, c backends.Claim, careful *core.Ca
 		if cl.res.More || len(cl.res.Jobs) == len(c.Slots) {
 			break
 		}
-		paused, err := t.exists(t.sql.paused, p.Queue)
-		if err == nil && !paused {
+		paused, gated := false, false
+		err := t.query(t.sql.closed, func(r row) error {
+			paused, gated = r.int(0) != 0, r.int(1) != 0
+			return nil
+		}, p.Queue)
+		switch {
+		case err != nil || paused:
+		case gated && !p.Gated:
+			cl.missed = append(cl.missed, backends.GateResult{Queue: p.Queue, Missed: true})
+		default:
 			err = cl.drain(p)
 		}
 		if err != nil {
 			return backends.ClaimResult{}, err
 		}
+	}
+	if len(cl.missed) > 0 {
+		cl.res.Gates, cl.res.More = cl.missed, true
 	}
 	return cl.res, nil
 }

@@ -20,7 +20,9 @@ type statements struct {
 	insert, findKey, putKey, endKey, stateOf, ackPlain, claimed, leave, remove, fail, renew, bind, disown, deliver, setWorker string
 	record                                                                                                                    string
 	// sql/claim.sql
-	paused, nextPriority, readyFIFO, readyLIFO, take, bury string
+	closed, paused, nextPriority, readyFIFO, readyLIFO, take, bury string
+	// sql/gates.sql
+	enterClaimed, leaveCapped, readGate, moveGate, enterCapped, setLimits, allLimits string
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
@@ -67,6 +69,7 @@ var render = sync.OnceValue(func() *statements {
 		setWorker: t.Get("set_worker", "worker id"),
 		record:    t.Get("record", "deadline due_at id"),
 
+		closed:       t.Get("closed", "queue"),
 		paused:       t.Get("paused", "queue"),
 		nextPriority: t.Get("next_priority", "queue below"),
 		readyFIFO:    t.Get("ready_fifo", "max_payload queue limit"),
@@ -129,6 +132,14 @@ var render = sync.OnceValue(func() *statements {
 		failures:         t.Get("failures", "job"),
 		held:             t.Get("held", "owner after limit"),
 		deadKeys:         t.Get("dead_keys", "now queue"),
+
+		enterClaimed: t.Get("enter_claimed", "queue settled"),
+		leaveCapped:  t.Get("leave_capped", "queue"),
+		readGate:     t.Get("read_gate", "queue"),
+		moveGate:     t.Get("move_gate", "queue next_at"),
+		enterCapped:  t.Get("enter_capped", "queue job"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst limits_at"),
+		allLimits:    t.Get("all_limits", ""),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),

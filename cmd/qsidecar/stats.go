@@ -53,6 +53,9 @@ func statRows(stats []protocol.QueueStat) (rows [][]string) {
 		if s.Paused {
 			state = "paused"
 		}
+		if limits := limitsText(&s); limits != "" {
+			state += ", " + limits
+		}
 		rows = append(rows, []string{s.Queue, count(s.Ready), count(s.Scheduled), count(s.Claimed),
 			count(s.Dead), count(s.Done), wiretext.Age(s.OldestReadyMS), wiretext.Age(s.OldestClaimedMS), state})
 	}

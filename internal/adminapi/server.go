@@ -200,7 +200,7 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 var ops = map[protocol.Op]bool{
 	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false,
 	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpPurge: true,
-	protocol.OpPause: true, protocol.OpResume: true, protocol.OpEnqueue: true, protocol.OpReload: true,
+	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
 
 func hidePayloads(views []protocol.JobView) {

@@ -86,11 +86,21 @@ func (c *Commit) startClaims(ctx context.Context, tx Tx) {
 	if len(c.batch.Claims) == 0 {
 		return
 	}
-	if own, ok := tx.(OwnClaimer); ok {
-		c.claims = own.StartClaims(c.batch.Sidecar, c.batch.Claims, c.careful)
+	if gated := gatedQueues(c.batch.Claims); len(gated) > 0 {
+		c.claims = c.startGated(ctx, tx, gated)
 		return
 	}
-	c.claims = c.s.startRuns(ctx, tx.(claimTx), c.batch, c.careful)
+	c.claims = c.begin(ctx, tx, c.batch.Claims)
+}
+
+// begin queues the first statements of claims.
+func (c *Commit) begin(ctx context.Context, tx Tx, claims []backends.Claim) Claims {
+	if own, ok := tx.(OwnClaimer); ok {
+		return own.StartClaims(c.batch.Sidecar, claims, c.careful)
+	}
+	b := c.batch
+	b.Claims = claims
+	return c.s.startRuns(ctx, tx.(claimTx), b, queuesOf(c.given.Claims), c.careful)
 }
 
 // claimTx is a transaction that claims in runs.
@@ -106,12 +116,13 @@ type runs struct {
 	claims []*claim
 	queues map[string]int // the queues of all claims, and their indexes in ClaimState.Returns
 	state  ClaimState
+	missed []string // queues with limits that the claims took for queues without
 }
 
-// startRuns queues the first run of each claim.
-func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, careful *Careful) *runs {
+// startRuns queues the first run of each claim. names are those of TxOptions.Queues.
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, names []string, careful *Careful) *runs {
 	x := &runs{s: s, tx: tx, queues: map[string]int{}}
-	for i, q := range queuesOf(b.Claims) {
+	for i, q := range names {
 		x.queues[q] = i
 	}
 	var queues []string // with cursors
@@ -151,6 +162,7 @@ func distinct(all []backends.Policy) []backends.Policy {
 func (r *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
 		r.state = r.tx.ClaimState()
+		r.readGates()
 		more := false
 		for _, c := range r.claims {
 			more = c.goOn(r.tx, r.queues, r.state) || more
@@ -162,10 +174,30 @@ func (r *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err erro
 			return nil, err
 		}
 	}
+	if len(r.missed) > 0 {
+		return nil, errMissedGates(r.missed)
+	}
 	for _, c := range r.claims {
 		all = append(all, c.res)
 	}
 	return all, nil
+}
+
+// readGates finds queues with limits in ClaimState.Returns.
+func (r *runs) readGates() {
+	for i, n := range r.state.Returns {
+		if n >= 0 {
+			continue
+		}
+		r.state.Returns[i] = -1 - n
+		for _, c := range r.claims {
+			for _, p := range c.Queues {
+				if r.queues[p.Queue] == i && !p.Gated && !slices.Contains(r.missed, p.Queue) {
+					r.missed = append(r.missed, p.Queue)
+				}
+			}
+		}
+	}
 }
 
 // Committed implements Claims. It updates the cursors with what the claims found out.

@@ -45,6 +45,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		case backends.Pause, backends.Resume:
 			freed, err = tx.Pause(ctx, c.Queue, c.Kind == backends.Pause)
 			return err
+		case backends.Limit:
+			freed, err = setLimits(ctx, tx, &c)
+			return err
 		}
 		return fmt.Errorf("%s: a command of the unknown kind %d", s.address, c.Kind)
 	})

@@ -26,6 +26,8 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 			case errors.Is(err, ErrDryRun):
 				return err
 			case errors.Is(err, errSetAside):
+			case missedGates(err) != nil:
+				k.missed = append(k.missed, missedGates(err)...)
 			case errors.Is(err, ErrNotAll) && k.fast:
 				k.fast = false
 			case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
@@ -65,6 +67,7 @@ type Commit struct {
 	fast  bool // try acks with Writer.Ack, and deliveries with Writer.Deliver
 
 	careful *Careful // nil: the claims leave no rows out
+	missed  []string // queues that the claims leave out, see errMissedGates
 
 	avoidLocked bool         // the writes whose rows or keys are locked get a LockedError
 	aside       map[int]bool // the writes whose keys were locked at an earlier try
@@ -97,7 +100,8 @@ func (c *Commit) ReadAllRows() { c.fast = false }
 
 // Options returns the options of the transaction.
 func (c *Commit) Options() TxOptions {
-	o := TxOptions{Unsynced: len(c.given.Writes) == 0 && !c.hooks.Writes, AdoptedWrites: c.hooks.Writes, AdoptedClaims: c.hooks.Claims,
+	gated := slices.ContainsFunc(c.given.Claims, hasGates)
+	o := TxOptions{Unsynced: len(c.given.Writes) == 0 && !c.hooks.Writes && !gated, Gated: gated, AdoptedWrites: c.hooks.Writes, AdoptedClaims: c.hooks.Claims,
 		Keyed: slices.ContainsFunc(c.given.Writes, hasKeys), Settles: !c.avoidLocked && slices.ContainsFunc(c.given.Writes, hasLeases),
 		WaitForLocks: c.given.WaitForLocks && countKeys(c.given.Writes) <= 1}
 	if len(c.given.Claims) > 0 || c.hooks.Claims {
@@ -109,6 +113,9 @@ func (c *Commit) Options() TxOptions {
 // Run carries out the batch in a transaction, without committing it.
 func (c *Commit) Run(ctx context.Context, tx Tx) error {
 	c.batch = c.given
+	if len(c.missed) > 0 {
+		c.batch.Claims = withoutMissed(c.given.Claims, c.missed)
+	}
 	c.res, c.settles, c.rows, c.jobs, c.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
 	c.changed, c.claims, c.pending, c.backs = 0, nil, false, nil
 	if c.hooks.Before != nil {
@@ -129,6 +136,7 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 		if c.res.Claims, err = c.claims.Finish(ctx); err != nil {
 			return err
 		}
+		c.reportMissed()
 	}
 	if err := c.check(); err != nil {
 		return err

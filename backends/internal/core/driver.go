@@ -71,15 +71,17 @@ type TxOptions struct {
 	// still open. Settles: it changes claimed rows, which another program can have locked.
 	Keyed, Settles bool
 
-	// A transaction with one of the four options above must not wait long for locks. With WaitForLocks, it
+	// A transaction with one of the four options above, or with Gated, must not wait long for locks. With WaitForLocks, it
 	// can wait for a few seconds, because it waits for one row or for one key at most. If this wait is over, the
 	// error is a *backends.LockedError.
 	WaitForLocks bool
+
+	Gated bool // it locks gates (see Gatekeeper), which another sidecar can have locked
 }
 
 // LimitsLockWaits reports whether the transaction must not wait for locks indefinitely.
 func (t TxOptions) LimitsLockWaits() bool {
-	return t.AdoptedWrites || t.AdoptedClaims || t.Keyed || t.Settles
+	return t.AdoptedWrites || t.AdoptedClaims || t.Keyed || t.Settles || t.Gated
 }
 
 // Tx is a transaction. Its methods without a context queue statements, whose callbacks run during a Flush. Its
@@ -98,7 +100,7 @@ type Tx interface {
 	Commander
 	Historian
 
-	// It also implements Claimer or OwnClaimer, and LockFinder if the engine has row locks.
+	// It also implements Claimer or OwnClaimer, Gatekeeper if queues can have limits, and LockFinder if the engine has row locks.
 }
 
 // EndableTx is a transaction that Transact ends. Both methods return the connection to its pool.
@@ -210,7 +212,7 @@ type Claims interface {
 
 // ClaimState is what a transaction that claims has found out at the end of a Flush.
 type ClaimState struct {
-	Returns  []int64      // one for each of TxOptions.Queues: how often jobs returned to their old positions
+	Returns  []int64      // one for each of TxOptions.Queues: how often jobs returned to their old positions (n); if it has limits, -1-n
 	Wrote    bool         // the transaction wrote something, perhaps only locks
 	LeftSome bool         // a lean claim left jobs that did not fit
 	Began    cursor.Event // see cursor.Learned

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -23,12 +25,35 @@ func (s *Store) Stats(ctx context.Context, queue string) (all []backends.QueueSt
 				return err
 			}
 		}
+		if reader, ok := r.(LimitsReader); ok {
+			limits, err := reader.AllLimits(ctx)
+			if err != nil {
+				return err
+			}
+			all = withLimits(all, limits, queues == nil)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return all, nil
+}
+
+// withLimits adds the limits to the statistics, and the queues that have nothing else if whole is true.
+func withLimits(all []backends.QueueStats, limits map[string]backends.Limits, whole bool) []backends.QueueStats {
+	for i := range all {
+		all[i].Limits = limits[all[i].Queue]
+		delete(limits, all[i].Queue)
+	}
+	if !whole || len(limits) == 0 {
+		return all
+	}
+	for queue, l := range limits {
+		all = append(all, backends.QueueStats{Queue: queue, Limits: l})
+	}
+	slices.SortFunc(all, func(a, b backends.QueueStats) int { return strings.Compare(a.Queue, b.Queue) })
+	return all
 }
 
 // Peek implements backends.Inspector.

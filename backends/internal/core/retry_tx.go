@@ -125,7 +125,8 @@ func Known(err error) bool {
 	var l *backends.LockedError
 	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
 		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
-		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
+		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken) ||
+		errors.Is(err, backends.ErrLimits)
 }
 
 // Interrupted returns the error of a call whose ctx ended and that changed nothing.

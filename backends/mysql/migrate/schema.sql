@@ -132,7 +132,28 @@ CREATE TABLE IF NOT EXISTS qsidecar_sidecars (
 CREATE TABLE IF NOT EXISTS qsidecar_queues (
   queue    VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
   paused   TINYINT      NOT NULL DEFAULT 0,
-  requeues BIGINT       NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
+  requeues BIGINT       NOT NULL DEFAULT 0, -- how often jobs were given back in their old positions
+  -- its limits over all sidecars
+  max_claimed BIGINT, -- how many jobs can be claimed at a time; NULL: any number
+  rate        BIGINT, -- how many jobs can start in rate_ms; NULL: any number
+  rate_ms     BIGINT,
+  burst       BIGINT, -- how many jobs can start at once; NULL: what the rate allows in a second
+  limits_at   DATETIME(6) -- when the limits were changed
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- A row for each queue with limits. Each claim from the queue locks and writes it.
+CREATE TABLE IF NOT EXISTS qsidecar_gates (
+  queue   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+  passes  BIGINT       NOT NULL DEFAULT 1, -- how often it was locked
+  next_at BIGINT       NOT NULL DEFAULT 0  -- when the rate has paid for all starts, in nanoseconds since 1970
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The claimed jobs of queues with max_claimed. A row can outlive its claim until the next
+-- claim from the queue.
+CREATE TABLE IF NOT EXISTS qsidecar_capped (
+  queue VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  job   BIGINT       NOT NULL,
+  PRIMARY KEY (queue, job)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it

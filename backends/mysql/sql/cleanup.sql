@@ -34,7 +34,7 @@ SELECT q.queue, q.requeues, q.paused, (SELECT 1 FROM {jobs} WHERE segment = CONC
 FROM qsidecar_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :limit
 
 -- name: unregister
-DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused
+DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused AND max_claimed IS NULL AND rate IS NULL
 
 -- name: unreadable_headers
 -- Headers that prevent changes of a row on MariaDB: see headers.go.

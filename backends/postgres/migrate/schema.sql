@@ -155,8 +155,29 @@ CREATE TABLE {s}.qsidecar_sidecars (
 CREATE TABLE {s}.qsidecar_queues (
   queue    text    COLLATE "C" PRIMARY KEY,
   paused   boolean NOT NULL DEFAULT false,
-  requeues bigint  NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
+  requeues bigint  NOT NULL DEFAULT 0, -- how often jobs were given back in their old positions
+  -- its limits over all sidecars
+  max_claimed bigint, -- how many jobs can be claimed at a time; NULL: any number
+  rate        bigint, -- how many jobs can start in rate_ms; NULL: any number
+  rate_ms     bigint,
+  burst       bigint, -- how many jobs can start at once; NULL: what the rate allows in a second
+  limits_at   timestamptz -- when the limits were changed
 ) WITH (fillfactor = 20);
+
+-- A row for each queue with limits. Each claim from the queue locks and writes it.
+CREATE TABLE {s}.qsidecar_gates (
+  queue   text   COLLATE "C" PRIMARY KEY,
+  passes  bigint NOT NULL DEFAULT 1, -- how often it was locked
+  next_at bigint NOT NULL DEFAULT 0  -- when the rate has paid for all starts, in nanoseconds since 1970
+) WITH (fillfactor = 20);
+
+-- The claimed jobs of queues with max_claimed. A row can outlive its claim until the next
+-- claim from the queue.
+CREATE TABLE {s}.qsidecar_capped (
+  queue text   COLLATE "C" NOT NULL,
+  job   bigint NOT NULL,
+  PRIMARY KEY (queue, job)
+);
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.

@@ -27,15 +27,18 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
   coalesce(current_setting('qsidecar.left', true), '') <> ''
 
 -- name: status_of_one
--- And how often jobs of one queue were given back.
+-- And how often jobs of one queue were given back; if the queue has limits, -1 minus that.
 {claim_status},
-  ARRAY[coalesce((SELECT requeues FROM {s}.qsidecar_queues WHERE queue = (:queues::text[])[1]), 0)]
+  ARRAY[coalesce((SELECT {returns} FROM {s}.qsidecar_queues WHERE queue = (:queues::text[])[1]), 0)]
 
 -- name: status_of_many
 -- The same for many queues, in their order.
 {claim_status},
-  ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+  ARRAY(SELECT coalesce((SELECT {returns} FROM {s}.qsidecar_queues WHERE queue = x.queue LIMIT 1), 0)
     FROM unnest(:queues::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)
+
+-- fragment: returns
+CASE WHEN max_claimed IS NULL AND rate IS NULL THEN requeues ELSE -1 - requeues END
 
 -- name: epoch
 SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch

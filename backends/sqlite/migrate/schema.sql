@@ -167,8 +167,28 @@ CREATE TABLE qsidecar_sidecars (
 );
 
 CREATE TABLE qsidecar_queues (
-  queue  TEXT    PRIMARY KEY,
-  paused INTEGER NOT NULL
+  queue       TEXT    PRIMARY KEY,
+  paused      INTEGER NOT NULL DEFAULT 0,
+  -- its limits over all sidecars
+  max_claimed INTEGER, -- how many jobs can be claimed at a time; NULL: any number
+  rate        INTEGER, -- how many jobs can start in rate_ms; NULL: any number
+  rate_ms     INTEGER,
+  burst       INTEGER, -- how many jobs can start at once; NULL: what the rate allows in a second
+  limits_at   INTEGER  -- when the limits were changed
+) WITHOUT ROWID;
+
+-- When the rate of a queue has paid for all starts, in nanoseconds since 1970.
+CREATE TABLE qsidecar_gates (
+  queue   TEXT    PRIMARY KEY,
+  next_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The claimed jobs of queues with max_claimed. A row can outlive its claim until the next
+-- claim from the queue.
+CREATE TABLE qsidecar_capped (
+  queue TEXT    NOT NULL,
+  job   INTEGER NOT NULL,
+  PRIMARY KEY (queue, job)
 ) WITHOUT ROWID;
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it

@@ -10,6 +10,10 @@
 id, {bytes}, CASE WHEN {bytes} <= :max_payload THEN CAST(payload AS BLOB) END, priority, attempts, fence,
   max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses
 
+-- name: closed
+-- Whether the queue is paused, and whether it has limits.
+SELECT paused, max_claimed IS NOT NULL OR rate IS NOT NULL FROM qsidecar_queues WHERE queue = :queue
+
 -- name: paused
 SELECT 1 FROM qsidecar_queues WHERE queue = :queue AND paused
 

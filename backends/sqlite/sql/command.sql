@@ -21,4 +21,4 @@ WHERE id = :id
 INSERT INTO qsidecar_queues (queue, paused) VALUES (:queue, 1) ON CONFLICT (queue) DO UPDATE SET paused = 1
 
 -- name: resume
-DELETE FROM qsidecar_queues WHERE queue = :queue
+UPDATE qsidecar_queues SET paused = 0 WHERE queue = :queue AND paused

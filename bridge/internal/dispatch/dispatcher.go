@@ -18,6 +18,8 @@ type Config struct {
 	CanPrefetch    bool                           // the backend supports prefetch
 	NoPrefetch     func(queue string) bool        // reports whether jobs of the queue must not be prefetched
 	Slow           func(queue string) bool        // reports whether claims of the queue must not delay others; only asked if NoPrefetch
+	Gated          func(queue string) bool        // reports whether the queue has limits: no prefetch, and Slow
+	Closed         func(queue string) bool        // reports whether the limits let no job of the queue start now, as far as is known
 	Memory         *quota.Memory                  // counts the payload of prefetched jobs
 	MaxBytes       func() int64                   // payload bytes of an answer
 }
@@ -102,7 +104,7 @@ func (d *Dispatcher) Announce(queues []string, jobs int) (wanted bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.announce(queues, jobs)
+	return d.scheduler.announce(queues, jobs, false)
 }
 
 // Notify is Announce that also causes a commit if a claim waits.
@@ -110,6 +112,17 @@ func (d *Dispatcher) Notify(queues []string, jobs int) {
 	if d.Announce(queues, jobs) {
 		d.scheduler.Wake()
 	}
+}
+
+// Reopen reports that the limits of a queue possibly let jobs start again. It returns whether a claim waits for that.
+func (d *Dispatcher) Reopen(queue string) (wanted bool) {
+	d.mu.Lock()
+	wanted = d.scheduler.announce([]string{queue}, someJobs, true)
+	d.mu.Unlock()
+	if wanted {
+		d.scheduler.Wake()
+	}
+	return wanted
 }
 
 // NotifyReady is Notify for an unknown number of jobs.
@@ -190,6 +203,15 @@ func (d *Dispatcher) Reroute(served func(queues []string) bool) (back []backends
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.scheduler.reroute(served)
+}
+
+// NoteGate reports that Config.Gated changed for a queue.
+func (d *Dispatcher) NoteGate(queue string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for wq := range d.scheduler.byQueue[queue] {
+		wq.noPrefetch = d.scheduler.isDirect(wq.queues)
+	}
 }
 
 // NoteClaimTime records how long a commit that claims took, from the choice of its claims.

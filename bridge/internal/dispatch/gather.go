@@ -51,7 +51,7 @@ func (s *scheduler) gather(sidecar backends.Identity, number func() uint64, budg
 		if !s.needsClaim(wq) {
 			continue
 		}
-		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, s.Slow); wq.slow != slow {
+		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, s.isSlow); wq.slow != slow {
 			if s.schedule(wq); slow { // among those of its kind
 				s.Wake()
 			}

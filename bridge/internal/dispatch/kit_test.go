@@ -39,6 +39,8 @@ func newKit() *kit {
 		CanPrefetch: true,
 		NoPrefetch:  func(queue string) bool { return queue == "slow" },
 		Slow:        func(queue string) bool { return queue == "slow" && !k.fast },
+		Gated:       func(string) bool { return false },
+		Closed:      func(string) bool { return false },
 		Memory:      &k.memory,
 		MaxBytes:    func() int64 { return 4 << 20 },
 	})

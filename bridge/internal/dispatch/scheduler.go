@@ -71,6 +71,10 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 		r.answer = make(chan Answer, 1)
 	}
 	r.queue, r.Queues = wq, wq.queues
+	if !r.Once && s.isClosed(wq) { // the end of that is announced
+		r.in, r.at = &wq.idle, wq.idle.PushBack(r)
+		return Answer{}, false
+	}
 	r.in, r.at = &wq.fresh, wq.fresh.PushBack(r)
 	s.schedule(wq)
 	s.Wake()
@@ -170,10 +174,13 @@ func (s *scheduler) drop(wq *waitQueue) {
 }
 
 // announce divides the jobs equally between the queues. If a queue has more, its claims find them a commit later (see
-// noteResult).
-func (s *scheduler) announce(queues []string, jobs int) (wanted bool) {
+// noteResult). reopened: the queues are possibly no longer closed.
+func (s *scheduler) announce(queues []string, jobs int, reopened bool) (wanted bool) {
 	each := (jobs + len(queues) - 1) / len(queues)
 	for _, q := range queues {
+		if !reopened && s.Closed(q) { // the end of that is announced
+			continue
+		}
 		for wq := range s.byQueue[q] {
 			wq.generation++
 			wq.expected = min(wq.expected+max(each, 1), maxSlots)
@@ -379,8 +386,16 @@ func (s *scheduler) reroute(served func(queues []string) bool) (back []backends.
 }
 
 func (s *scheduler) isDirect(queues []string) bool {
-	return slices.ContainsFunc(queues, s.NoPrefetch)
+	return slices.ContainsFunc(queues, func(q string) bool { return s.NoPrefetch(q) || s.Gated(q) })
 }
+
+// isClosed reports whether the limits of all queues of the wait queue let no job start now.
+func (s *scheduler) isClosed(wq *waitQueue) bool {
+	return !slices.ContainsFunc(wq.queues, func(q string) bool { return !s.Closed(q) })
+}
+
+// isSlow reports whether claims of the queue have commits of their own.
+func (s *scheduler) isSlow(queue string) bool { return s.Gated(queue) || s.Slow(queue) }
 
 func (s *scheduler) snapshot() (n Snapshot) {
 	n.WaitQueues, n.Stopped, n.Prefetched = len(s.queues), s.stopped != nil, s.keptAlone()

@@ -134,6 +134,7 @@ func (e *executor) claim(g *dispatch.Group, n int, most int64) backends.Claim {
 	}
 	for _, q := range part.Queues {
 		if policy, ok := e.policy(q); ok {
+			policy.Gated = e.gates.has(q)
 			c.Queues = append(c.Queues, policy)
 		}
 	}
@@ -158,6 +159,7 @@ func (e *executor) answer(hard context.Context, b batch, results []backends.Writ
 		}
 		m.CountWrite(p.write, p.run, p.unseen(), &results[i]) // before the client can read the metrics
 		e.events.written(p, &results[i])
+		e.gates.settled(p)
 		e.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		if b.announced && newJobs(p.write) != nil {
 			continue
@@ -194,12 +196,24 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 	for i := range groups {
 		parts := results[:groups[i].Len()]
 		results = results[len(parts):]
+		e.noteGates(parts)
 		if err := e.failedClaim(&groups[i], parts); err != nil {
 			e.dispatcher.FailApart(groups[i], err)
 			continue
 		}
 		if left := e.dispatcher.Deliver(groups[i], parts...); len(left) > 0 {
 			e.returnJobs(sidecar, left)
+		}
+	}
+}
+
+// noteGates records what claims found out about queues with limits.
+func (e *executor) noteGates(results []backends.ClaimResult) {
+	for i := range results {
+		for _, r := range results[i].Gates {
+			if e.gates.note(r) {
+				e.dispatcher.NoteGate(r.Queue)
+			}
 		}
 	}
 }

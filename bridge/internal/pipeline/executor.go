@@ -60,6 +60,7 @@ type executorConfig struct {
 	backend    *backendref.Ref
 	loops      *loops
 	dispatcher *dispatch.Dispatcher
+	gates      *gates
 	heartbeat  *heartbeat.Heartbeater
 	leases     *lease.Table
 	memory     *quota.Memory

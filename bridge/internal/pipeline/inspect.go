@@ -88,6 +88,9 @@ func (p *Pipeline) Command(ctx context.Context, c backends.Command) (count int64
 	if c.Kind == backends.Reclaim {
 		p.Metrics.Load().Queue(c.Queue).Returned.Add(float64(count))
 	}
+	if c.Kind == backends.Limit && err == nil {
+		p.executor.gates.open(c.Queue)
+	}
 	if freed || c.Kind == backends.Resume {
 		p.dispatcher.NotifyReady([]string{c.Queue})
 	}

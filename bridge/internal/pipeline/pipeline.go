@@ -116,6 +116,7 @@ func New(c Config) *Pipeline {
 		Suspected:  func() { p.maintenance.Wake() },
 		Revived:    loops.WakeClaims,
 	})
+	gates := newGates(p.clock, func(queue string) bool { return p.dispatcher.Reopen(queue) })
 	p.dispatcher = dispatch.New(dispatch.Config{
 		Wake:           loops.WakeClaims,
 		WakePrefetcher: prefetch.poke,
@@ -125,6 +126,8 @@ func New(c Config) *Pipeline {
 		CanPrefetch:    p.Info.Prefetch,
 		NoPrefetch:     p.backend.Adopted,
 		Slow:           p.backend.Slow,
+		Gated:          gates.has,
+		Closed:         gates.isClosed,
 		Memory:         c.Memory,
 		MaxBytes:       c.ClaimBytes,
 	})
@@ -133,6 +136,7 @@ func New(c Config) *Pipeline {
 		backend:    p.backend,
 		loops:      loops,
 		dispatcher: p.dispatcher,
+		gates:      gates,
 		heartbeat:  p.heartbeat,
 		leases:     p.leaseTable,
 		memory:     c.Memory,

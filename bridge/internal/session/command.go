@@ -21,7 +21,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 	if wire != nil {
 		return fail(wire)
 	}
-	if req.Op == protocol.OpPause { // the name is stored in the database
+	if req.Op == protocol.OpPause || req.Op == protocol.OpLimit { // the name is stored in the database
 		if err := s.roomForName(p, req.Queue); err != nil {
 			return answerWith(s.failure(err))
 		}
@@ -48,7 +48,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}
 		reply := &protocol.Reply{}
-		if c.Kind != backends.Pause && c.Kind != backends.Resume {
+		if c.ChangesJobs() {
 			reply.Count = protocol.Some(count)
 		}
 		return reply, nil
@@ -60,7 +60,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 // logCommanded logs an operator's command.
 func (s *Session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
 	var jobs, uid, name slog.Attr
-	if c.Kind != backends.Pause && c.Kind != backends.Resume {
+	if c.ChangesJobs() {
 		jobs = slog.Int64("jobs", count)
 	}
 	if s.Peer != nil && s.Peer.IsKnown() {

@@ -48,6 +48,8 @@ func (s *Session) toClient(err error) *protocol.Error {
 			"the outcome is unknown: send it again (an enqueue only with a key): %v", err)
 	case errors.Is(err, backends.ErrNoSuchJob):
 		return protocol.BadField("after", "the job to go on from is gone; start again without `after`")
+	case errors.Is(err, backends.ErrLimits):
+		return protocol.BadField("burst", "%v", err)
 	case errors.Is(err, backends.ErrKeyTaken):
 		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
 	default:

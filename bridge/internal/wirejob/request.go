@@ -32,6 +32,7 @@ func Command(req *protocol.Request) backends.Command {
 	kinds := map[protocol.Op]backends.CommandKind{
 		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
 		protocol.OpChange: backends.Change, protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
+		protocol.OpLimit: backends.Limit,
 	}
 	c := backends.Command{
 		Kind:  kinds[req.Op],
@@ -51,6 +52,17 @@ func Command(req *protocol.Request) backends.Command {
 	if at, ok := req.RunAt.Get(); ok {
 		c.RunAt = time.UnixMilli(at)
 	}
+	if n, ok := req.MaxClaimed.Get(); ok {
+		c.Limits.MaxClaimed = &n
+	}
+	if n, ok := req.Burst.Get(); ok {
+		c.Limits.Burst = &n
+	}
+	if req.Rate != "" {
+		jobs, per, _ := protocol.ParseRate(req.Rate) // the decoder has checked it
+		c.Limits.Rate = &backends.Rate{Jobs: jobs, Per: per}
+	}
+	c.Limits.None = req.None
 	return c
 }
 

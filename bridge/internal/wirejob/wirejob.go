@@ -121,7 +121,7 @@ func FromEvent(e *jobevents.Event) protocol.JobEvent {
 
 // FromStats converts the statistics of a queue.
 func FromStats(q *backends.QueueStats) protocol.QueueStat {
-	return protocol.QueueStat{
+	s := protocol.QueueStat{
 		Queue:           q.Queue,
 		Ready:           q.Ready,
 		Scheduled:       q.Scheduled,
@@ -132,7 +132,15 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 		OldestReadyMS:   q.OldestReady.Milliseconds(),
 		OldestClaimedMS: q.OldestClaimed.Milliseconds(),
 		Approx:          q.Approx,
+		Rate:            q.Limits.Rate.String(),
 	}
+	if n := q.Limits.MaxClaimed; n > 0 {
+		s.MaxClaimed = protocol.Some(n)
+	}
+	if s.Rate != "" {
+		s.Burst = protocol.Some(q.Limits.Starts())
+	}
+	return s
 }
 
 // FromPeer returns a sidecar of a database, whose row was read age ago. self is the identity of this sidecar.

@@ -23,6 +23,7 @@ type claim struct {
 
 	careful *core.Careful // nil: it leaves no rows out
 	res     backends.ClaimResult
+	missed  []backends.GateResult
 	seen    map[string]*cursor.Learned
 	done    bool
 	asked   bool // in this round
@@ -170,7 +171,11 @@ func (c *claim) read(r *session.Result) {
 // useFound assigns the rows that were found to slots, and decides how to continue.
 func (c *claim) useFound(t Tx, end *queuesState) {
 	p := c.Queues[c.at]
-	if end.paused[p.Queue] {
+	missed := end.limited[p.Queue] && !p.Gated
+	if missed {
+		c.missed = append(c.missed, backends.GateResult{Queue: p.Queue, Missed: true})
+	}
+	if end.paused[p.Queue] || missed {
 		delete(c.seen, p.Queue)
 		c.next()
 		return

@@ -16,6 +16,7 @@ import (
 type queuesState struct {
 	micros  int64            // the clock of positions, in µs
 	paused  map[string]bool  // by queue, when the queue was last read
+	limited map[string]bool  // the queues that have limits; nil: none
 	returns map[string]int64 // by queue, in the same way
 }
 
@@ -89,6 +90,12 @@ func (k *claims) queueScans() {
 			*t.Now, k.end.micros, alive = r.Instant(0), r.Int(1), !r.Null(2)
 			if !r.Null(3) {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
+				if r.Int(6) != 0 {
+					if k.end.limited == nil {
+						k.end.limited = map[string]bool{}
+					}
+					k.end.limited[r.Text(3)] = true
+				}
 			}
 		}
 	}, k.f.SQL.Status, int64(k.sidecar), session.Texts(asked))
@@ -123,6 +130,9 @@ func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err er
 			if err := k.tx.Flush(ctx); err != nil {
 				return nil, err
 			}
+		}
+		if len(c.missed) > 0 {
+			c.res.Gates, c.res.More = c.missed, true
 		}
 		all = append(all, c.res)
 	}

@@ -1,0 +1,41 @@
+-- Statements of claims from queues with limits. backends/internal/core/gates.go describes them.
+
+-- fragment: now_ns
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) * 1000
+
+-- name: lock_gate
+-- It always writes: clusters with several writing servers compare only writes.
+INSERT INTO qsidecar_gates (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE passes = passes + 1
+
+-- name: read_gate
+SELECT q.max_claimed, q.rate, q.rate_ms, q.burst, q.limits_at > {now} - INTERVAL :settles_ms * 1000 MICROSECOND, {now_ns}, g.next_at
+FROM qsidecar_gates g LEFT JOIN qsidecar_queues q ON q.queue = g.queue
+WHERE g.queue = :queue
+
+-- name: read_capped
+-- The jobs that a claim entered, and whether they are still claimed.
+SELECT job, (SELECT j.state = 'claimed' FROM qsidecar_jobs j WHERE j.id = c.job) FROM qsidecar_capped c WHERE c.queue = :queue
+
+-- name: claimed_in
+SELECT id FROM {jobs} WHERE segment > 'c' AND segment < 'd' AND queue = :queue
+
+-- name: leave_capped
+DELETE FROM qsidecar_capped WHERE queue = :queue AND job IN (:jobs)
+
+-- name: enter_capped
+INSERT IGNORE INTO qsidecar_capped (queue, job) VALUES (:queue, :job)
+
+-- name: move_gate
+UPDATE qsidecar_gates SET next_at = GREATEST(:next, {now_ns}) + :advance WHERE queue = :queue
+
+-- name: lock_limits
+INSERT INTO qsidecar_queues (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE paused = paused
+
+-- name: read_limits
+SELECT max_claimed, rate, rate_ms, burst FROM qsidecar_queues WHERE queue = :queue FOR UPDATE
+
+-- name: set_limits
+UPDATE qsidecar_queues SET max_claimed = :max_claimed, rate = :rate, rate_ms = :rate_ms, burst = :burst, limits_at = {now} WHERE queue = :queue
+
+-- name: all_limits
+SELECT max_claimed, rate, rate_ms, burst, queue FROM qsidecar_queues WHERE max_claimed IS NOT NULL OR rate IS NOT NULL ORDER BY queue
