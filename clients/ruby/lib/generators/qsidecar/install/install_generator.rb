@@ -21,8 +21,8 @@ module Qsidecar
       ["config/application.rb", *environments].each do |file|
         gsub_file file, ADAPTER, "\\1 :qsidecar" if text(file).match?(ADAPTER)
       end
-      environment "config.active_job.queue_adapter = :qsidecar" unless text("config/application.rb").match?(ADAPTER)
-      environment "config.active_job.queue_adapter = :test", env: "test" unless text(TEST).empty? || text(TEST).match?(ADAPTER)
+      add_adapter "config/application.rb", "    config.active_job.queue_adapter = :qsidecar\n", /^\s*class Application < Rails::Application\n/
+      add_adapter TEST, "  config.active_job.queue_adapter = :test\n", /^Rails\.application\.configure do\n/
     end
 
     def add_to_procfile
@@ -38,6 +38,11 @@ module Qsidecar
     end
 
     private
+
+    # add_adapter adds a line to a file that exists and selects no adapter. Unlike `environment` it prints that.
+    def add_adapter(file, line, after)
+      insert_into_file file, line, after: after unless text(file).empty? || text(file).match?(ADAPTER)
+    end
 
     # text returns the content of a file of the application, or nothing.
     def text(path)
