@@ -223,7 +223,7 @@ func (k *kit) commit(b backends.CommitContent) backends.Results {
 func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
 	r := k.commit(backends.CommitContent{Writes: []backends.Write{w}}).Writes[0]
-	if isLocked(r.Err) { // on a busy machine a table can be slow
+	if _, alone := errors.AsType[*backends.LockedError](r.Err); alone { // on a busy machine a table can be slow
 		r = k.commit(backends.CommitContent{Writes: []backends.Write{w}, WaitForLocks: true}).Writes[0]
 	}
 	if len(r.Lost) != lost || r.Err != nil {

@@ -177,7 +177,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
 		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m"}, unit), env: append(testEnv(), "CGO_ENABLED=1")},
 	}, {
-		{name: "e2e", test: slices.Concat(common(o), []string{"-p=3", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
+		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
 		{name: "traces", dir: "e2e/traces", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
