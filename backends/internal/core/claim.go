@@ -81,16 +81,17 @@ type TooLarge struct {
 	Message  string
 }
 
-// startClaims queues the first statement of each claim.
-func (c *Commit) startClaims(ctx context.Context, tx Tx) {
+// startClaims queues the first statement of each claim. For queues with limits it first sends what is queued, and passes their gates.
+func (c *Commit) startClaims(ctx context.Context, tx Tx) (err error) {
 	if len(c.batch.Claims) == 0 {
-		return
+		return nil
 	}
 	if gated := gatedQueues(c.batch.Claims); len(gated) > 0 {
-		c.claims = c.startGated(ctx, tx, gated)
-		return
+		c.claims, err = c.startGated(ctx, tx, gated)
+		return err
 	}
 	c.claims = c.begin(ctx, tx, c.batch.Claims)
+	return nil
 }
 
 // begin queues the first statements of claims.

@@ -231,7 +231,9 @@ func (c *Commit) writes(ctx context.Context, tx Tx) error {
 	c.deliver(tx, p.delivers)
 	c.lock(tx, p.rows)
 	if !p.claimsLast && !c.pending {
-		c.startClaims(ctx, tx)
+		if err := c.startClaims(ctx, tx); err != nil {
+			return err
+		}
 	}
 	unsure = unsure || len(p.delivers) > 0
 	if unsure || len(p.rows) > 0 || len(c.batch.Claims) > 0 && (c.claims != nil || c.pending) {
@@ -263,7 +265,9 @@ func (c *Commit) writes(ctx context.Context, tx Tx) error {
 				return err
 			}
 		}
-		c.startClaims(ctx, tx)
+		if err := c.startClaims(ctx, tx); err != nil {
+			return err
+		}
 		return c.flush(ctx, tx)
 	}
 	if c.s.traits.Silent && (len(c.jobs) > 0 || c.changed > 0) { // check needs the answers

@@ -108,7 +108,6 @@ type gatedClaims struct {
 	c     *Commit
 	tx    Tx
 	gates map[string]*backends.Gate
-	err   error
 
 	results []backends.ClaimResult
 	left    int64 // bytes of payload that the present claim can still return
@@ -126,7 +125,7 @@ type gatePart struct {
 	allowed int
 }
 
-func (c *Commit) startGated(ctx context.Context, tx Tx, queues []string) Claims {
+func (c *Commit) startGated(ctx context.Context, tx Tx, queues []string) (Claims, error) {
 	g := &gatedClaims{c: c, tx: tx, gates: map[string]*backends.Gate{}, results: make([]backends.ClaimResult, len(c.batch.Claims))}
 	keeper, ok := tx.(Gatekeeper)
 	if !ok { // the queue can't have limits
@@ -136,9 +135,9 @@ func (c *Commit) startGated(ctx context.Context, tx Tx, queues []string) Claims 
 			}
 		}
 	} else {
-		var all []*backends.Gate
-		if all, g.err = keeper.Gates(ctx, queues); g.err != nil {
-			return g
+		all, err := keeper.Gates(ctx, queues)
+		if err != nil {
+			return nil, err
 		}
 		for _, one := range all {
 			g.gates[one.Queue] = one
@@ -152,7 +151,7 @@ func (c *Commit) startGated(ctx context.Context, tx Tx, queues []string) Claims 
 	if g.next(ctx); ok && g.part == nil && len(c.given.Writes) == 0 && !c.hooks.Writes {
 		keeper.PassNone()
 	}
-	return g
+	return g, nil
 }
 
 func (g *gatedClaims) maxBytes() int64 {
@@ -193,7 +192,7 @@ func (g *gatedClaims) next(ctx context.Context) {
 
 // Finish implements Claims.
 func (g *gatedClaims) Finish(ctx context.Context) ([]backends.ClaimResult, error) {
-	for g.err == nil && g.part != nil {
+	for g.part != nil {
 		p, r := g.part, &g.results[g.at]
 		all, err := p.claims.Finish(ctx)
 		if err != nil {
@@ -215,7 +214,7 @@ func (g *gatedClaims) Finish(ctx context.Context) ([]backends.ClaimResult, error
 			}
 		}
 	}
-	return g.results, g.err
+	return g.results, nil
 }
 
 // pass records the jobs that a part claimed.
