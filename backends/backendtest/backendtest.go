@@ -78,7 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Values", valueTests}, {"Order", orderTests}, {"Keys", keyTests},
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
-		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
+		{"ClaimLimits", claimLimitTests}, {"Limits", ofEnginesWithLimits(limitTests)}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},

@@ -81,7 +81,7 @@ type TooLarge struct {
 	Message  string
 }
 
-// startClaims queues the first statement of each claim. For queues with limits it first sends what is queued, and passes their gates.
+// startClaims queues the first statement of each claim. For queues with limits it first sends the queued statements, and passes their gates.
 func (c *Commit) startClaims(ctx context.Context, tx Tx) (err error) {
 	if len(c.batch.Claims) == 0 {
 		return nil
