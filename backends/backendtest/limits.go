@@ -24,17 +24,11 @@ func (k *kit) tryLimit(c backends.LimitsChange) error {
 	return err
 }
 
-// ofEnginesWithLimits leaves the tests out if the engine answers that its queues can't have limits.
-func ofEnginesWithLimits(tests map[string]func(*kit)) map[string]func(*kit) {
-	all := map[string]func(*kit){}
-	for name, test := range tests {
-		all[name] = func(k *kit) {
-			if u, ok := errors.AsType[*backends.UnsupportedError](k.tryLimit(backends.LimitsChange{None: true})); !ok || !u.NoLimits {
-				test(k)
-			}
-		}
-	}
-	return all
+// hasLimits reports whether queues of the engine can have limits.
+func (k *kit) hasLimits() bool {
+	k.Helper()
+	u, ok := errors.AsType[*backends.UnsupportedError](k.tryLimit(backends.LimitsChange{None: true}))
+	return !ok || !u.NoLimits
 }
 
 func capOf(n int64) backends.LimitsChange { return backends.LimitsChange{MaxClaimed: &n} }
