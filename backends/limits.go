@@ -2,7 +2,6 @@ package backends
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -21,13 +20,7 @@ type LimitsChange struct {
 	None       bool   // first remove all limits
 }
 
-// The largest limits.
-const (
-	MaxMaxClaimed = 100_000
-	MaxBurst      = 1_000_000
-)
-
-// Apply returns the limits after the change.
+// Apply returns the limits after the change, or ErrLimits. The caller has checked the numbers.
 func (l LimitsChange) Apply(to Limits) (Limits, error) {
 	if l.None {
 		to = Limits{}
@@ -43,35 +36,14 @@ func (l LimitsChange) Apply(to Limits) (Limits, error) {
 	if l.Burst != nil {
 		to.Burst = *l.Burst
 	}
-	return to, to.check()
-}
-
-func (l Limits) check() error {
-	switch {
-	case l.MaxClaimed < 0 || l.MaxClaimed > MaxMaxClaimed:
-		return fmt.Errorf("%w: max_claimed is %d: use 1 to %d, or 0 for no cap", ErrLimits, l.MaxClaimed, MaxMaxClaimed)
-	case l.Burst < 0 || l.Burst > MaxBurst:
-		return fmt.Errorf("%w: burst is %d: use 1 to %d, or 0 for what the rate allows in a second", ErrLimits, l.Burst, MaxBurst)
-	case l.Burst > 0 && l.Rate.Jobs == 0:
-		return fmt.Errorf("%w: burst belongs to a rate, and the queue has none: set rate too", ErrLimits)
+	if to.Burst > 0 && to.Rate.Jobs == 0 {
+		return to, fmt.Errorf("%w: burst belongs to a rate, and the queue has none: set rate too", ErrLimits)
 	}
-	return nil
+	return to, nil
 }
 
 // Some reports whether there is a limit.
 func (l Limits) Some() bool { return l.MaxClaimed > 0 || l.Rate.Jobs > 0 }
-
-// String returns the limits for people.
-func (l Limits) String() string {
-	var all []string
-	if l.MaxClaimed > 0 {
-		all = append(all, fmt.Sprintf("at most %d claimed", l.MaxClaimed))
-	}
-	if l.Rate.Jobs > 0 {
-		all = append(all, fmt.Sprintf("%v, burst %d", l.Rate, l.Starts()))
-	}
-	return strings.Join(all, ", ")
-}
 
 // Rate is a number of jobs in a time: a second, a minute or an hour.
 type Rate struct {

@@ -25,10 +25,11 @@ func (p *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered b
 }
 
 // AwaitClaim waits for the answer of a queued claim. If over is closed, it returns soon, possibly with jobs of the commit
-// under way. If the answer is old, it returns its jobs to the database, and ErrAgain.
+// under way. If the process stood still since the jobs were claimed, it returns them to the database, and ErrAgain.
 func (p *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
 	a := p.dispatcher.Wait(over, w)
-	if p.DropOld(w, &a) {
+	if len(a.Jobs) > 0 && p.stalls.since(a.Asked) {
+		p.drop(w, &a)
 		return Answer{Err: ErrAgain}
 	}
 	return a
@@ -41,16 +42,21 @@ func (p *Pipeline) Jobs(w *ClaimRequest) (a Answer, ok bool) { return p.dispatch
 // begun, and other workers could have them.
 const answerAge = 500 * time.Millisecond
 
-// DropOld returns the jobs of an answer to the database if the answer is old, or if the process stood still since it claimed them. It
-// reports whether it did.
+// DropOld returns the jobs of an answer to the database if it has waited for a settle for long. It reports whether it did. Other
+// answers have no such limit: on a machine without free CPU, each one would be old, and no job would be handed out.
 func (p *Pipeline) DropOld(w *ClaimRequest, a *Answer) bool {
-	if len(a.Jobs) == 0 || p.clock()-a.At <= answerAge && !p.stalls.since(a.Asked) {
+	if len(a.Jobs) == 0 || p.clock()-a.At <= answerAge {
 		return false
 	}
+	p.drop(w, a)
+	return true
+}
+
+// drop returns the jobs of an answer to the database.
+func (p *Pipeline) drop(w *ClaimRequest, a *Answer) {
 	w.Session.AddUnread(-quota.JobBytes(a.Jobs))
 	w.Session.SettleJobs(w.Reserved, 0)
 	p.ReturnUndelivered(a.Jobs)
-	return true
 }
 
 // WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.

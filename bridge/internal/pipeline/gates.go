@@ -115,6 +115,17 @@ func (g *gates) open(queue string) {
 	}
 }
 
+// stop ends the timers. A slow rate can have one of an hour, which would keep the pipeline of a retired database in memory.
+func (g *gates) stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, one := range g.all {
+		if one.timer != nil {
+			one.timer.Stop()
+		}
+	}
+}
+
 // settled opens the queues whose claims a committed write ended.
 func (g *gates) settled(p *PendingWrite) {
 	if !g.some.Load() {

@@ -169,6 +169,26 @@ func TestWritesSurviveAnEviction(t *testing.T) {
 	})
 }
 
+// TestClaimIsMadeAgainAfterAStall shows that a claim whose jobs are old because the process stood still goes back to its session.
+// Only the session finds out that a reload has moved the queue.
+func TestClaimIsMadeAgainAfterAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, memory.New())
+		w := newWorker(p)
+		r := w.queued(t, false, "q")
+		w.enqueue(t, "q")
+		synctest.Wait()
+		p.stalls.ended.Store(int64(p.stalls.clock() + 1))
+		if a := p.AwaitClaim(t.Context().Done(), r); len(a.Jobs) > 0 || !errors.Is(a.Err, ErrAgain) {
+			t.Errorf("after the stall: %+v, want ErrAgain", a)
+		}
+		time.Sleep(time.Second)
+		if jobs := w.claim(t, "q", true); len(jobs) != 1 || jobs[0].Attempt != 1 {
+			t.Errorf("made again: %+v", jobs)
+		}
+	})
+}
+
 // TestNoHandOutOfADroppedLease shows that jobs are not handed out if their leases were dropped after the commit, as
 // happens when other sidecars declare this one dead.
 func TestNoHandOutOfADroppedLease(t *testing.T) {

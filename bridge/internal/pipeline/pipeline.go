@@ -215,6 +215,7 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	<-attend
 	stopWriting()
 	err = errors.Join(err, wrote.Wait())
+	p.executor.gates.stop()
 	stopKeeping()
 	if err2 := g.Wait(); err == nil {
 		err = err2

@@ -168,8 +168,8 @@ func (s *Session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues i
 	return nil
 }
 
-// await waits for the answer. If a reload moved the claim's queues to another database, it continues there. If the jobs of the answer
-// were too old, it claims again.
+// await waits for the answer. If a reload moved the claim's queues to another database, it continues there. If the process stood
+// still, it claims again.
 func (p *pendingClaim) await() *protocol.Error {
 	s, w := p.sess, &p.request
 	over := s.gone.Done() // a claim that does not wait ends after one commit
