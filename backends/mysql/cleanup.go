@@ -12,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
@@ -130,7 +131,7 @@ func (s *Store) restoreEmptied(ctx context.Context) error {
 		if err := s.read(ctx, func(_ context.Context, t *tx) error {
 			described, queue, registered = 0, "", false
 			t.Int(&described, s.sql.described)
-			t.Each(func(r *session.Result) { queue, registered = r.Text(0), !r.Null(1) }, s.sql.scheduledAfter, "s"+c.scheduled)
+			t.Each(func(r *session.Result) { queue, registered = r.Text(0), !r.Null(1) }, s.sql.scheduledAfter, table.StateSegment(backends.StateScheduled, c.scheduled))
 			return nil
 		}); err != nil {
 			return err

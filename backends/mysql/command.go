@@ -8,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // Pause implements core.Commander.
@@ -66,7 +67,7 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (r core.Step, err error) {
-	ids, err := t.following(ctx, &r, segmentOf[state]+queue, after, limit)
+	ids, err := t.following(ctx, &r, table.StateSegment(state, queue), after, limit)
 	if err != nil || len(ids) == 0 {
 		return r, err
 	}
@@ -97,7 +98,7 @@ func (t *tx) following(ctx context.Context, r *core.Step, segment string, after 
 // Retry implements core.Commander.
 func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
 	if ids == nil {
-		if ids, err = t.following(ctx, &r, "x"+queue, after, limit); err != nil {
+		if ids, err = t.following(ctx, &r, table.StateSegment(backends.StateDead, queue), after, limit); err != nil {
 			return r, err
 		}
 	}

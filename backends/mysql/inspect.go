@@ -15,11 +15,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
-// segmentOf holds the first letter of the `segment` of each state's jobs.
-var segmentOf = map[backends.State]string{
-	backends.StateReady: "r", backends.StateScheduled: "s", backends.StateClaimed: "c", backends.StateDone: "d", backends.StateDead: "x",
-}
-
 // Stats implements core.Reader.
 func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueStats, err error) {
 	alone := func(string) bool { return true }
@@ -59,10 +54,11 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
 	}, t.s.sql.queuesClaimed)
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
-		letter, sql := segmentOf[state], t.s.sql.queuesOthers
+		sql := t.s.sql.queuesOthers
 		if state == backends.StateReady {
 			sql = t.s.sql.queuesReady
 		}
+		_, end := table.StateSegments(state)
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
 			t.Each(func(r *session.Result) {
 				c := core.Counted{Queue: r.Text(0)[1:], State: state, N: r.Int(1)}
@@ -70,7 +66,7 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 					c.Oldest = age(r.Instant(3), r.Instant(2))
 				}
 				all = append(all, c)
-			}, sql, letter+after.Queue, string(letter[0]+1), limit)
+			}, sql, table.StateSegment(state, after.Queue), end, limit)
 			err = t.Flush(ctx)
 			return all, err
 		}); err != nil {
@@ -86,7 +82,7 @@ func (s *statements) counting(state backends.State, queue string, limit int64) (
 	if state == backends.StateClaimed {
 		return s.countClaimed, []any{queue, limit}
 	}
-	return s.countSegment, []any{segmentOf[state] + queue, limit}
+	return s.countSegment, []any{table.StateSegment(state, queue), limit}
 }
 
 // Count implements core.Reader.
@@ -103,13 +99,14 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	n := core.Counts(st)
 	states := []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
 	const limit = backends.StatsExact + 1
+	in := func(state backends.State) string { return table.StateSegment(state, queue) }
 	t.Each(func(r *session.Result) {
 		for i, state := range states {
 			*n[state] = r.Int(i)
 		}
 		st.Paused = r.Int(5) != 0
 		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
-	}, t.s.sql.stats, "r"+queue, limit, "s"+queue, limit, queue, limit, "d"+queue, limit, "x"+queue, limit, queue, queue)
+	}, t.s.sql.stats, in(backends.StateReady), limit, in(backends.StateScheduled), limit, queue, limit, in(backends.StateDone), limit, in(backends.StateDead), limit, queue, queue)
 }
 
 // oldest reads the first row of each priority. Within a priority, positions are given in the order in
@@ -207,9 +204,9 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
 		t.Each(read, t.s.sql.peekClaimed, p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	case p.Newest:
-		t.Each(read, t.s.sql.peekNewest, segmentOf[p.State]+p.Queue, from.preceding(), p.Max)
+		t.Each(read, t.s.sql.peekNewest, table.StateSegment(p.State, p.Queue), from.preceding(), p.Max)
 	default:
-		t.Each(read, t.s.sql.peek, segmentOf[p.State]+p.Queue, from.following(), p.Max)
+		t.Each(read, t.s.sql.peek, table.StateSegment(p.State, p.Queue), from.following(), p.Max)
 	}
 	return t.Flush(ctx)
 }
@@ -278,7 +275,8 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 
 // KeysTaken implements core.Reader; see keyRow.free.
 func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
-	t.Bool(&taken, t.s.sql.keysTaken, "x"+queue, "x"+queue)
+	dead := table.StateSegment(backends.StateDead, queue)
+	t.Bool(&taken, t.s.sql.keysTaken, dead, dead)
 	err = t.Flush(ctx)
 	return taken, err
 }

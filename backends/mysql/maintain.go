@@ -167,7 +167,8 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		segments[p.Queue] = append(segments[p.Queue], p.Segment)
 	}
 	for i, queue := range q.Waiting {
-		part(sql.dueReady, queue, "r"+queue, "r"+queue, session.Part{SQL: table.Within(segments[i])})
+		ready := table.StateSegment(backends.StateReady, queue)
+		part(sql.dueReady, queue, ready, ready, session.Part{SQL: table.Within(segments[i])})
 	}
 	part(sql.dueRequeues, session.Texts(q.Waiting))
 }
@@ -193,7 +194,8 @@ func (t *tx) queryFirstDue(q core.DueQuery, part func(sql string, args ...any)) 
 		part(sql.dueScheduledAmong, from, session.Texts(q.Waiting))
 	} else {
 		for _, queue := range q.Waiting {
-			part(sql.dueScheduledOf, queue, "s"+queue, "s"+queue, from)
+			scheduled := table.StateSegment(backends.StateScheduled, queue)
+			part(sql.dueScheduledOf, queue, scheduled, scheduled, from)
 		}
 	}
 	for _, owner := range slices.Compact([]int64{int64(q.Sidecar), 0}) {
@@ -210,12 +212,13 @@ func otherOwners(hosts []int64) session.Part {
 		segments = append(segments, table.OwnerSegment(h))
 	}
 	slices.Sort(segments)
-	from, ors := "c", []string(nil)
+	from, end := table.StateSegments(backends.StateClaimed)
+	var ors []string
 	for _, segment := range slices.Compact(segments) {
 		ors = append(ors, "segment > '"+from+"' AND segment < '"+segment+"'")
 		from = segment
 	}
-	return session.Part{SQL: "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < 'd'"), " OR ") + ")"}
+	return session.Part{SQL: "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < '"+end+"'"), " OR ") + ")"}
 }
 
 // MarkDead implements core.Maintainer.
@@ -262,7 +265,7 @@ func (t *tx) FindScheduled(ctx context.Context, d core.Due, limit int) ([]core.F
 		t.findArrived(&ids, limit)
 	}
 	for _, queue := range details.scheduled {
-		t.findDue(&ids, "s"+queue, d.RunAt, limit)
+		t.findDue(&ids, table.StateSegment(backends.StateScheduled, queue), d.RunAt, limit)
 	}
 	return t.withQueues(ctx, &ids, limit)
 }
@@ -299,7 +302,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, only []int64, limit int, p
 	}
 	var ids []int64
 	for _, queue := range details.scheduled {
-		t.findDue(&ids, "s"+queue, d.RunAt, most)
+		t.findDue(&ids, table.StateSegment(backends.StateScheduled, queue), d.RunAt, most)
 	}
 	found, n, err := t.lockFound(ctx, &ids, only, limit)
 	if err != nil {

@@ -235,7 +235,7 @@ func TestPlanOfTheNewest(t *testing.T) {
 			t.Helper()
 			later := int64(1) << 60
 			for _, from := range []listPlace{listStart, {sortKey: &later, id: 500}} {
-				query, args := s.sql.peekNewest, []any{segmentOf[backends.StateDead] + "q", from.preceding(), 10}
+				query, args := s.sql.peekNewest, []any{table.StateSegment(backends.StateDead, "q"), from.preceding(), 10}
 				rows, err := Session{s: s, c: c}.Rows(t.Context(), explain+query, args...)
 				if faults := plan.Faults(rows, true); err != nil || len(faults) > 0 {
 					t.Errorf("%s, from %+v: %v, %v", what, from, faults, err)

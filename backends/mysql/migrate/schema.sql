@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   payload           LONGBLOB     NOT NULL DEFAULT (''),
 
   -- Each row has one position in one `segment`, so that one index serves every query, and a
-  -- change of state moves one entry.
+  -- change of state moves one entry. ../internal/table/segment.go has the letters for the program.
   --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
   --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
   --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end

@@ -24,13 +24,6 @@ func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
 	return g
 }
 
-// unrestricted are the ops that need no rule: they touch no job, or only release the session's own jobs.
-var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancelClaim, protocol.OpBye}
-
-// sidecarWide are the ops that concern the sidecar and not a queue. Only a rule that names one of them grants it, so
-// that a rule for the users of some queues doesn't also let them see all sessions and reload the config.
-var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpFleet, protocol.OpCheck, protocol.OpConfig, protocol.OpReload}
-
 // Op reports whether the op is granted on some queue.
 func (g *Grant) Op(op protocol.Op) bool {
 	return g.All || slices.Contains(unrestricted, op) || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) })
@@ -45,6 +38,3 @@ func (g *Grant) Queue(op protocol.Op, name string) bool {
 func (g *Grant) Everywhere(op protocol.Op) bool {
 	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.Queues == nil })
 }
-
-// IsSidecarWide reports whether only a rule that names the op grants it.
-func IsSidecarWide(op protocol.Op) bool { return slices.Contains(sidecarWide, op) }

@@ -50,7 +50,6 @@ type scheduler struct {
 	fair      fairshare.Share[*quota.Session]
 	underWay  []*writeCommit
 	spare     *writeCommit                // that has ended, for the next one; nil: none
-	oneByOne  bool                        // a session used up its share, so no two commits of writes run at once
 	sessions  map[*quota.Session]struct{} // scratch of countWaiting and noteCrowd
 	crowd     int                         // sessions with settles in the last commits; see noteCrowd
 
@@ -178,7 +177,7 @@ func (s *scheduler) pays() bool {
 	if len(s.underWay) == 0 {
 		return true
 	}
-	if s.oneByOne || len(s.underWay) >= s.writeCommits {
+	if len(s.underWay) >= s.writeCommits {
 		s.missing = math.MaxInt // the end of a commit wakes the loop
 		return false
 	}
@@ -311,7 +310,6 @@ func (s *scheduler) crowded() bool { return s.crowd >= crowdFrom }
 // ended continues after a commit that the executor has carried out. The next one possibly waits a moment; see linger.
 func (s *scheduler) ended(c *writeCommit, now time.Duration) {
 	others, over := s.countWaiting(c.writes)
-	s.oneByOne = over
 	took, large := c.end-c.began, s.writeCommits > 1 && c.units >= overlapUnits
 	if s.cancel(c); len(s.underWay) > 0 || large || s.stopped {
 		return

@@ -172,7 +172,7 @@ func (w *world) checkCommit(t *rapid.T, c *writeCommit, units int) {
 	if n := len(c.writes); n > batchWrites || n > 1 && (sum.jobs > batchJobs || sum.bytes > batchBytes) {
 		t.Fatalf("a commit has %d writes, %+v", n, sum)
 	}
-	if n := len(w.commits) + 1; n > w.s.writeCommits || n > 1 && (units < overlapUnits || !w.spares || w.s.oneByOne) {
+	if n := len(w.commits) + 1; n > w.s.writeCommits || n > 1 && (units < overlapUnits || !w.spares) {
 		t.Fatalf("it is commit %d at once, for %d units", n, units)
 	}
 	if c.claims && (w.claims || sum.jobs > w.s.joinJobs) {

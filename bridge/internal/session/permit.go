@@ -10,6 +10,28 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+// grant is the set of rights of a session under one plan.
+type grant struct {
+	plan *plan.Plan
+	permission.Grant
+}
+
+// granted returns the session's rights under the current plan. If that plan does not have the session's socket any
+// more, the rights stay as they were: the session is about to be closed, and requests that it sent before are carried
+// out.
+func (s *Session) granted() *grant {
+	p, was := s.shared.Plan(), s.grant.Load()
+	if was.plan == p {
+		return was
+	}
+	g := &grant{p, was.Grant}
+	if p.HasSocket(s.Socket) {
+		g.Grant = p.Grant(s.Socket, s.Peer)
+	}
+	s.grant.Store(g)
+	return g
+}
+
 // denied logs a request that is not allowed and returns the error for its client.
 func (s *Session) denied(op protocol.Op, queue string) *protocol.Error {
 	what := "the op " + string(op)

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
-	"github.com/qsidecar/qsidecar/bridge/internal/permission"
 	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -117,28 +116,6 @@ func New(shared *Shared, p *plan.Plan, in io.Reader, out outbox.DeadlineWriter, 
 	s.gone, s.cancel = context.WithCancelCause(context.Background())
 	s.grant.Store(&grant{p, p.Grant(socket, peer)})
 	return s
-}
-
-// grant is the set of rights of a session under one plan.
-type grant struct {
-	plan *plan.Plan
-	permission.Grant
-}
-
-// granted returns the session's rights under the current plan. If that plan does not have the session's socket any
-// more, the rights stay as they were: the session is about to be closed, and requests that it sent before are carried
-// out.
-func (s *Session) granted() *grant {
-	p, was := s.shared.Plan(), s.grant.Load()
-	if was.plan == p {
-		return was
-	}
-	g := &grant{p, was.Grant}
-	if p.HasSocket(s.Socket) {
-		g.Grant = p.Grant(s.Socket, s.Peer)
-	}
-	s.grant.Store(g)
-	return g
 }
 
 // log returns a logger that names the session. Few sessions need one, and it takes 1.5 KiB.

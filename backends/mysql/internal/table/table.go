@@ -10,9 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
-// OwnerSegment returns the `segment` of the jobs that a sidecar has claimed.
-func OwnerSegment(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }
-
 // Within returns the condition that rows of a `segment` are in one of the pieces of its order, which are in
 // ascending order. The server turns it into as many ranges of the index.
 func Within(pieces []cursor.Segment) string {
