@@ -309,17 +309,12 @@ func (s *scheduler) crowded() bool { return s.crowd >= crowdFrom }
 
 // ended continues after a commit that the executor has carried out. The next one possibly waits a moment; see linger.
 func (s *scheduler) ended(c *writeCommit, now time.Duration) {
-	others, over := s.countWaiting(c.writes)
+	others := s.countWaiting(c.writes)
 	took, large := c.end-c.began, s.writeCommits > 1 && c.units >= overlapUnits
 	if s.cancel(c); len(s.underWay) > 0 || large || s.stopped {
 		return
 	}
-	switch most := s.plan.plan(others, took); {
-	case most > 0:
-		s.beginLinger(now, others, most, true)
-	case over: // so that sessions over their share leave the machine to the others
-		s.beginLinger(now, max(others, lingerFrom), min(took, lingerMost), false)
-	}
+	s.beginLinger(now, others, s.plan.plan(others, took))
 }
 
 // cancel ends a commit that had nothing to do.
@@ -335,20 +330,18 @@ func (s *scheduler) cancel(c *writeCommit) {
 }
 
 // countWaiting counts the writes of sessions that waited for this commit: they did not use up their share, and queued
-// nothing during it. over is true if a session used up its share.
-func (s *scheduler) countWaiting(writes []*PendingWrite) (n int, over bool) {
+// nothing during it.
+func (s *scheduler) countWaiting(writes []*PendingWrite) (n int) {
 	defer clear(s.sessions) // it must not keep sessions that end
 	for _, p := range s.queue {
 		s.sessions[p.session] = struct{}{}
 	}
 	for _, p := range writes {
-		if s.fair.Over(p.session) {
-			over = true
-		} else if _, goesOn := s.sessions[p.session]; !goesOn {
+		if _, goesOn := s.sessions[p.session]; !goesOn && !s.fair.Over(p.session) {
 			n++
 		}
 	}
-	return n, over
+	return n
 }
 
 // putBack queues writes of a failed commit again, in the order in which all writes were pushed. It returns those whose time is
@@ -449,16 +442,15 @@ type linger struct {
 	until    time.Duration // 0: none
 	before   int           // scheduler.arrived at its beginning
 	expected int           // writes
-	learns   bool          // its result counts for the plan
 }
 
 // beginLinger waits until `wanted` more writes are queued, or the next commit is full, for at most most. Writes of sessions
 // that used up their share do not count.
-func (s *scheduler) beginLinger(now time.Duration, wanted int, most time.Duration, learns bool) {
+func (s *scheduler) beginLinger(now time.Duration, wanted int, most time.Duration) {
 	if most == 0 {
 		return
 	}
-	s.linger = linger{until: now + most, before: s.arrived, expected: max(min(wanted, batchWrites-len(s.queue)), 0), learns: learns}
+	s.linger = linger{until: now + most, before: s.arrived, expected: max(min(wanted, batchWrites-len(s.queue)), 0)}
 	s.wakeAt = s.arrived + s.linger.expected
 }
 
@@ -471,9 +463,7 @@ func (s *scheduler) lingers(now time.Duration) bool {
 	if s.arrived < s.wakeAt && now < l.until && !s.stopped {
 		return true
 	}
-	if l.learns {
-		s.plan.learn(s.arrived-l.before, l.expected)
-	}
+	s.plan.learn(s.arrived-l.before, l.expected)
 	s.linger, s.wakeAt = linger{}, 0
 	return false
 }
