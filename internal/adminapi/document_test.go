@@ -142,6 +142,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"change", `{"id":1,"queue":"q","ids":["1"],"priority":0,"delay_ms":1}`}, {"change", `{"queue":"q","ids":["1"],"run_at":1}`},
 		{"delete", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"reclaim", `{"id":1,"queue":"q","ids":["1"]}`},
+		{"cancel", `{"id":1,"queue":"q","ids":["1"]}`}, {"cancel", `{"queue":"q","key":"k","delete":true}`},
 		{"purge", `{"id":1,"queue":"q","state":"ready"}`},
 	} {
 		path := "/paths/~1api~1v1~1" + c.op + "/post"
