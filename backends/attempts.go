@@ -104,6 +104,14 @@ func (a AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 	return f
 }
 
+// AfterCancel returns the outcome for a cancelled job. The attempt of an unrecorded delivery doesn't count.
+func (a AttemptState) AfterCancel() Disposition {
+	if a.Prefetched {
+		a.Attempts--
+	}
+	return Disposition{State: StateDead, Attempts: a.Attempts, Losses: a.Losses, PrefetchLosses: a.PrefetchLosses, Cause: CauseCancelled, Message: CancelledMessage}
+}
+
 // AfterReap returns the outcome for a job that was reaped for the cause. With an unrecorded delivery, possibly no
 // worker ever got the job, so the attempt doesn't count. jitter changes a back-off.
 func (a AttemptState) AfterReap(c Cause, jitter float64) Disposition {

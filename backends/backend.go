@@ -84,6 +84,9 @@ type Inspector interface {
 	// A Purge, and a Retry of more than a thousand dead jobs, run in several transactions. If one of them
 	// fails, the earlier ones stay committed, and count comes with the error.
 	Command(ctx context.Context, c Command) (count int64, freed bool, err error)
+
+	// Cancelled returns those claims of the sidecar that a Cancel ended, until they are Maintenance.Handled.
+	Cancelled(ctx context.Context, sidecar Identity) ([]Token, error)
 }
 
 // StatsExact is the largest count that Stats always returns exactly.

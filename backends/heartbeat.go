@@ -107,6 +107,7 @@ type Maintenance struct {
 	Suspects   []Suspect // sidecars to declare dead if they are still as described
 	Sidecar    Identity  // the sidecar that asks
 	Watched    bool      // see HeartbeatResult: the watchers look for work that isn't this sidecar's, if that costs more in a larger fleet
+	Handled    []Token   // of earlier MaintenanceResult.Cancelled: they aren't returned again
 	Prune      bool      // also delete what retention allows; not needed in every call
 	Limit      int       // the most rows of each kind, > 0
 	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit
@@ -132,6 +133,7 @@ type MaintenanceResult struct {
 	MadeReady []string      // queues in which this call made jobs ready, whether in Waiting or not
 	Promoted  int           // scheduled → ready
 	Reaped    map[Cause]int // claimed → ready, scheduled or dead, by cause
+	Cancelled []Token       // claims of Maintenance.Sidecar that a Cancel ended, until they are Handled
 	Failed    FailedCounts  // the reaped jobs by queue too
 	Pruned    int
 	More      bool          // some kind except pruning reached Limit: call again at once
@@ -164,4 +166,5 @@ const (
 	CauseSidecarLost  Cause = "sidecar_lost"
 	CauseTooLarge     Cause = "too_large"
 	CauseTxLost       Cause = "transaction_lost" // of a job that is claimed in an open transaction
+	CauseCancelled    Cause = "cancelled"        // an operator ended the job; it can have been waiting
 )

@@ -81,7 +81,7 @@ type Failure struct {
 type Command struct {
 	Kind  CommandKind
 	Queue string
-	IDs   []string // Retry, Delete, Reclaim, Change
+	IDs   []string // Retry, Delete, Reclaim, Change, Cancel
 	All   bool     // Retry: every dead job
 	State State    // Purge: any but StateClaimed
 
@@ -92,8 +92,40 @@ type Command struct {
 
 	Limits LimitsChange // Limit
 
+	// Cancel
+	Remove     bool          // delete the jobs
+	RetainDead time.Duration // how long a dead job that was never claimed is kept; 0: indefinitely
+
+	// Unchanged is called with the named jobs that the command did not change, after the commit. nil: nothing.
+	Unchanged func(jobs []JobState)
+	// Ended is called with the claims that a Cancel ended, after the commit. nil: nothing.
+	Ended func(claims []Token)
+
 	// Progress is called after each transaction of a command that takes several. nil: nothing.
 	Progress func()
+}
+
+// JobState is a job that a command names, and its state when the command ran.
+type JobState struct {
+	ID        string
+	State     State // StateDeleted: there is no such job in the queue
+	Cancelled bool  // it is dead because of a Cancel
+}
+
+// Changes reports whether the command changes a job in the state.
+func (c *Command) Changes(s State) bool {
+	switch c.Kind {
+	case Retry:
+		return s == StateDead
+	case Change:
+		return s == StateReady || s == StateScheduled
+	case Reclaim:
+		return s == StateClaimed
+	case Cancel:
+		return s == StateReady || s == StateScheduled || s == StateClaimed
+	default:
+		return s != StateClaimed && s != StateDeleted
+	}
 }
 
 // Progressed reports that a transaction of the command is committed.
@@ -136,4 +168,11 @@ const (
 	// Limit changes the limits of the queue. It applies to claims of every sidecar within a second. If an engine or a table has
 	// no limits, the error is an *UnsupportedError.
 	Limit
+	// Cancel makes ready, scheduled and claimed jobs dead with CauseCancelled, or deletes them. The leases of claimed ones are
+	// lost, and their owners find them in MaintenanceResult.Cancelled. A job that a Cancel made dead before counts as changed,
+	// so that a repeated Cancel has the same result.
+	Cancel
 )
+
+// CancelledMessage is the message of a failure with CauseCancelled.
+const CancelledMessage = "cancelled by an operator"

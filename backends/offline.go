@@ -59,6 +59,9 @@ func (o *Offline) Peek(context.Context, Peek) ([]View, error) { return nil, o.er
 // Command implements Inspector.
 func (o *Offline) Command(context.Context, Command) (int64, bool, error) { return 0, false, o.err() }
 
+// Cancelled implements Inspector.
+func (o *Offline) Cancelled(context.Context, Identity) ([]Token, error) { return nil, o.err() }
+
 // AddHistory implements Historian.
 func (o *Offline) AddHistory(context.Context, time.Time, []HourTotals) error { return o.err() }
 

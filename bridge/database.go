@@ -33,15 +33,15 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		ClaimBytes:     func() int64 { return int64(b.config.Load().Limits.ClaimBytes) },
 		Trace:          protocol.TraceContext,
 		Events:         &b.shared.Events,
-		Lost:           func(m lease.Lost) { reportLost(db.Pipeline, m) },
+		Lost:           func(m lease.Lost, reason string) { reportLost(db.Pipeline, m, reason) },
 	})
 	return db
 }
 
 // reportLost passes on the leases that sessions lost.
-func reportLost(db *pipeline.Pipeline, lost lease.Lost) {
+func reportLost(db *pipeline.Pipeline, lost lease.Lost, reason string) {
 	for account, gone := range lost {
-		account.Client.(*session.Session).ReportLost(db, gone)
+		account.Client.(*session.Session).ReportLost(db, gone, reason)
 	}
 }
 

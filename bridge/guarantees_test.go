@@ -137,7 +137,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"enqueue": `,"queue":"closed"`, "claim": `,"queue":"closed","wait_ms":1000`, "stats": `,"queue":"closed"`, "history": `,"queue":"closed"`,
 			"ack": fmt.Sprintf(`,"lease":%q`, j.Lease), "nack": fmt.Sprintf(`,"leases":[%q]`, j.Lease), "extend": fmt.Sprintf(`,"lease":%q,"bind":true`, j.Lease),
 			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
-			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
+			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "cancel": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
 			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "limit": `,"queue":"closed","max_claimed":1`, "watch": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
 			"config": "", "fleet": "", "check": "",

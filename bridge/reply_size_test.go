@@ -168,7 +168,7 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 			lost[i].Lease.Job = fmt.Sprintf("%020d", i)
 		}
 		for x := range s.sessions {
-			x.ReportLost(db.Pipeline, lost)
+			x.ReportLost(db.Pipeline, lost, "")
 		}
 		for got := 0; got < len(lost); {
 			r := c.sized(protocol.NewLimits(o.MaxFrame).MaxReply)

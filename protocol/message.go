@@ -22,6 +22,7 @@ const (
 	OpChange      Op = "change"
 	OpDelete      Op = "delete"
 	OpReclaim     Op = "reclaim"
+	OpCancel      Op = "cancel"
 	OpPurge       Op = "purge"
 	OpPause       Op = "pause"
 	OpResume      Op = "resume"
@@ -144,13 +145,16 @@ type Request struct {
 	Burst      Opt[int64] // 0: the default
 	None       bool       // first remove all limits
 
-	// peek, retry, change, delete, reclaim, purge
+	// cancel
+	Delete bool // delete the jobs instead of keeping them as dead ones
+
+	// peek, retry, change, delete, reclaim, cancel, purge
 	IDs   []string
 	State State
 	After string
 	All   bool
 
-	// peek
+	// peek and cancel
 	Key     string            // the job that has this key; with State, the jobs in it that were stored with the key
 	Text    string            // jobs whose key, payload or header values contain it
 	Headers map[string]string // jobs that have these headers
@@ -229,18 +233,29 @@ type Reply struct {
 	Scanned Opt[int64]
 	After   string
 
-	Count   Opt[int64] // retry, change, delete, reclaim, purge
-	Changes []string   // reload: never nil
-	Why     string     // reload without Changes: why nothing changed, for people
-	Status  *Status    // status: its fields are fields of the reply itself
-	Config  *Config    // config: its fields are fields of the reply itself
+	Count     Opt[int64]  // retry, change, delete, reclaim, cancel, purge
+	Unchanged []Unchanged // the named jobs that retry, change, delete, reclaim and cancel left as they are
+	Changes   []string    // reload: never nil
+	Why       string      // reload without Changes: why nothing changed, for people
+	Status    *Status     // status: its fields are fields of the reply itself
+	Config    *Config     // config: its fields are fields of the reply itself
 
 	Sidecars []Sidecar      // fleet: never nil
 	History  []QueueHistory // history: never nil
 	Findings []Finding      // check: never nil
 
-	Lost []string // event "lost": the leases
+	Lost   []string // event "lost": the leases
+	Reason string   // also: ReasonCancelled, or empty
 }
+
+// Unchanged is a job that an operator's request names and did not change.
+type Unchanged struct {
+	ID    string
+	State State // StateDeleted: the queue has no such job
+}
+
+// ReasonCancelled is Reply.Reason of leases whose jobs an operator cancelled.
+const ReasonCancelled = "cancelled"
 
 // HelloReply describes the server.
 type HelloReply struct {

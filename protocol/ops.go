@@ -46,6 +46,7 @@ var ops = map[Op]spec{
 	OpReclaim: {
 		takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs),
 	},
+	OpCancel:  {takes: bits(fQueue, fIDs, fKey, fDelete), needs: bits(fQueue), check: checkCancel},
 	OpPurge:   {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
 	OpPause:   {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:  {takes: bits(fQueue), needs: bits(fQueue)},
@@ -174,6 +175,18 @@ func checkPeek(r *Request, p presence) *Error {
 		name := firstName(with)
 		return BadField(name, "%s needs a queue: a search reads one queue", name)
 	}
+}
+
+// checkCancel moves the key from Request.Job, where the fields of enqueue are.
+func checkCancel(r *Request, p presence) *Error {
+	r.Key, r.Job = r.Job.Key, NewJob{}
+	if p.has(fIDs) && p.has(fKey) {
+		return BadField("key", "ids and key exclude each other")
+	}
+	if !p.has(fIDs) && !p.has(fKey) {
+		return BadField("ids", "ids is missing; name jobs by ids, or one by its key")
+	}
+	return nil
 }
 
 func checkRetry(r *Request, p presence) *Error {

@@ -223,6 +223,11 @@ var sidecarMessage = newMessage([]field[Sidecar]{
 	isBool("self", func(s *Sidecar) *bool { return &s.Self }),
 })
 
+var unchangedMessage = newMessage([]field[Unchanged]{
+	isWord("id", func(u *Unchanged) *string { return &u.ID }),
+	isWord("state", func(u *Unchanged) *State { return &u.State }),
+})
+
 var findingMessage = newMessage([]field[Finding]{
 	isOptWord("database", func(f *Finding) *string { return &f.Database }),
 	isWord("severity", func(f *Finding) *string { return &f.Severity }),
@@ -305,6 +310,7 @@ var replyMessage = newMessage([]field[Reply]{
 	optNumber("scanned", func(r *Reply) *Opt[int64] { return &r.Scanned }),
 	isOptWord("after", func(r *Reply) *string { return &r.After }),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
+	isList("unchanged", 0, math.MaxInt, unchangedMessage, func(r *Reply) *[]Unchanged { return &r.Unchanged }, needs(unchangedMessage, "id")),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
 	isOptWord("why", func(r *Reply) *string { return &r.Why }),
 	ofStatus(number("uptime_ms", func(s *Status) *int64 { return &s.UptimeMS })),
@@ -323,6 +329,7 @@ var replyMessage = newMessage([]field[Reply]{
 	isList("findings", 0, math.MaxInt, findingMessage, func(r *Reply) *[]Finding { return &r.Findings }, needs(findingMessage, "text")),
 	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),
 		func(r *Reply) bool { return r.Event == EventLost }),
+	isOptWord("reason", func(r *Reply) *string { return &r.Reason }),
 })
 
 // jobsField is the field "jobs", whose elements are of one of three kinds, depending on the op.

@@ -47,6 +47,7 @@ const (
 	fRate
 	fBurst
 	fNone
+	fDelete
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -171,8 +172,9 @@ var requestMessage = newMessage([]field[Request]{
 	fMaxClaimed: isOptInt("max_claimed", 0, MaxMaxClaimed, func(r *Request) *Opt[int64] { return &r.MaxClaimed }),
 	fRate: checked(isText("rate", maxShownName, func(r *Request) *string { return &r.Rate }),
 		func(r *Request) *Error { _, _, err := ParseRate(r.Rate); return err }),
-	fBurst: isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
-	fNone:  isBool("none", func(r *Request) *bool { return &r.None }),
+	fBurst:  isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
+	fNone:   isBool("none", func(r *Request) *bool { return &r.None }),
+	fDelete: isBool("delete", func(r *Request) *bool { return &r.Delete }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.
@@ -261,6 +263,8 @@ func writeRequest(e *encoder, r *Request) {
 	switch r.Op {
 	case OpPeek:
 		w.Job = NewJob{Key: r.Key, Headers: r.Headers}
+	case OpCancel:
+		w.Job = NewJob{Key: r.Key}
 	case OpChange:
 		w.Job = NewJob{Priority: r.Priority.Value, RunAt: r.RunAt}
 	}

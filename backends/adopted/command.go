@@ -26,6 +26,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if c.Kind == backends.Limit { // its own consumers pass no gate, so that no limit would hold
 		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "limits", InTx: q.ClaimInTx}
 	}
+	if c.Kind == backends.Cancel {
+		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "cancelling jobs", InTx: q.ClaimInTx}
+	}
 	if q.ClaimInTx && c.Kind == backends.Reclaim {
 		count = s.reclaimInTx(ctx, q, c.IDs)
 		return count, count > 0, nil

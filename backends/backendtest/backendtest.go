@@ -80,7 +80,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
 		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
-		{"Inspect", inspectTests}, {"Commands", commandTests},
+		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
 		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests},
 	} {

@@ -127,6 +127,8 @@ func (j *job) view() backends.View {
 
 // Command implements backends.Inspector.
 func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, freed bool, err error) {
+	var left []backends.JobState
+	var ended []backends.Token
 	err = b.do(ctx, func() error {
 		switch c.Kind {
 		case backends.Pause:
@@ -151,16 +153,26 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 				return fmt.Errorf("jobs that are %s cannot be purged", c.State)
 			}
 		}
+		left = b.unchanged(&c)
 		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.selectedBy(c) })
 		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken(map[string]bool{})) {
 			return backends.ErrKeyTaken
 		}
 		for _, j := range found {
+			if c.Kind == backends.Cancel && j.state == backends.StateClaimed {
+				ended = append(ended, j.token)
+			}
 			b.command(j, c)
 		}
 		n, freed = int64(len(found)), len(b.madeReady) > 0
 		return nil
 	})
+	if err == nil && c.Unchanged != nil && len(c.IDs) > 0 {
+		c.Unchanged(left)
+	}
+	if err == nil && c.Ended != nil && len(ended) > 0 {
+		c.Ended(ended)
+	}
 	return n, freed, err
 }
 
@@ -176,6 +188,8 @@ func (j *job) selectedBy(c backends.Command) bool {
 		return j.state != backends.StateClaimed && named
 	case backends.Reclaim:
 		return j.state == backends.StateClaimed && named
+	case backends.Cancel:
+		return (c.Changes(j.state) || j.cancelled()) && named
 	default:
 		return j.state == c.State
 	}
@@ -192,8 +206,54 @@ func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 	}
 }
 
+// cancelled reports whether a Cancel made the job dead.
+func (j *job) cancelled() bool {
+	return j.state == backends.StateDead && len(j.failures) > 0 && j.failures[len(j.failures)-1].Cause == backends.CauseCancelled
+}
+
+// unchanged returns the jobs that a command names and does not change.
+func (b *Backend) unchanged(c *backends.Command) (left []backends.JobState) {
+	for i, id := range c.IDs {
+		s := backends.JobState{ID: id, State: backends.StateDeleted}
+		j := b.jobs[id]
+		if j != nil && j.Queue == c.Queue {
+			s.State, s.Cancelled = j.state, j.cancelled()
+		}
+		if !slices.Contains(c.IDs[:i], id) && (s.State == backends.StateDeleted || !j.selectedBy(*c)) {
+			left = append(left, s)
+		}
+	}
+	return left
+}
+
+// Cancelled implements backends.Inspector.
+func (b *Backend) Cancelled(ctx context.Context, sidecar backends.Identity) (claims []backends.Token, err error) {
+	err = b.do(ctx, func() error {
+		claims = slices.Clone(b.cancelled[sidecar])
+		return nil
+	})
+	return claims, err
+}
+
+func (b *Backend) cancel(j *job, c backends.Command) {
+	if j.state == backends.StateClaimed {
+		b.cancelled[j.owner] = append(b.cancelled[j.owner], j.token)
+	} else if j.retainDead == 0 {
+		j.retainDead = c.RetainDead
+	}
+	if !j.cancelled() {
+		b.apply(j, j.counted().AfterCancel())
+	}
+	if c.Remove {
+		b.setState(j, backends.StateDeleted, time.Time{})
+		delete(b.jobs, j.id)
+	}
+}
+
 func (b *Backend) command(j *job, c backends.Command) {
 	switch c.Kind {
+	case backends.Cancel:
+		b.cancel(j, c)
 	case backends.Change:
 		b.changeWaiting(j, c)
 	case backends.Retry:

@@ -91,6 +91,8 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			b.apply(j, j.counted().AfterReap(c, s.Jitter.Of(j.Queue)))
 			r.Failed.Add(j.Queue, c, j.state == backends.StateDead)
 		}
+		b.cancelled[s.Sidecar] = slices.DeleteFunc(b.cancelled[s.Sidecar], func(t backends.Token) bool { return slices.Contains(s.Handled, t) })
+		r.Cancelled = slices.Clone(b.cancelled[s.Sidecar])
 		r.Promoted = each(byRunAt, func(j *job) bool {
 			return j.state == backends.StateScheduled && past(j.runAt)
 		}, func(j *job) {
@@ -147,6 +149,7 @@ func (b *Backend) deleteEvicted() {
 	for id, h := range b.sidecars {
 		if h.dead && len(b.sorted(1, bySeq, func(j *job) bool { return j.owner == id && b.orphaned(j) })) == 0 {
 			delete(b.sidecars, id)
+			delete(b.cancelled, id)
 		}
 	}
 }

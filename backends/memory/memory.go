@@ -33,7 +33,8 @@ type Backend struct {
 	limits    map[string]backends.Limits
 	nextAt    map[string]time.Duration // see backends.Gate
 	sidecars  map[backends.Identity]*sidecar
-	hours     []backends.HourTotals // by hour and queue
+	cancelled map[backends.Identity][]backends.Token // see backends.MaintenanceResult
+	hours     []backends.HourTotals                  // by hour and queue
 }
 
 var _ interface {
@@ -99,7 +100,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, sidecars: map[backends.Identity]*sidecar{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{},
 	}
 	for _, o := range opts {
 		o(b)

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
@@ -63,6 +65,65 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 		}
 	}
 	return rows, err
+}
+
+// States implements core.Commander.
+func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.JobState, err error) {
+	rows, err := t.chosenRows(ctx, queue, ids)
+	if err != nil {
+		return nil, err
+	}
+	var dead []int64
+	for _, j := range rows {
+		if j.state == backends.StateDead {
+			dead = append(dead, j.ID)
+		}
+	}
+	cancelled := map[int64]int64{} // the fence of the last cancelled delivery
+	if len(dead) > 0 {
+		t.Each(func(r *session.Result) { cancelled[r.Int(0)] = max(cancelled[r.Int(0)], r.Int(1)) }, t.s.sql.cancelledJobs, session.IDs(dead))
+		if err := t.Flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, j := range rows {
+		fence, ok := cancelled[j.ID]
+		all = append(all, core.JobState{ID: j.ID, State: j.state, Cancelled: ok && fence == j.Fence})
+	}
+	return all, nil
+}
+
+// CancelWaiting implements core.Commander.
+func (t *tx) CancelWaiting(ctx context.Context, queue string, ids []int64, retainDead time.Duration) error {
+	rows, err := t.chosenRows(ctx, queue, ids)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	slices.SortFunc(rows, compareIDs)
+	t.wrote = true
+	all := make([]*core.Row, len(rows))
+	for i, j := range rows {
+		j.Fence, j.keepDead = claim.NextFence(j.Fence, t.now), cmp.Or(j.keepDead, core.MS(retainDead))
+		d := j.AfterCancel()
+		j.Change = core.Change{
+			Kind: core.Ended, State: d.State, Attempts: d.Attempts, Losses: d.Losses, PrefetchLosses: d.PrefetchLosses, Cause: d.Cause, Message: d.Message,
+		}
+		all[i] = &j.Row
+	}
+	for part := range slices.Chunk(rows, rowsAtOnce) {
+		list := idsOf(part)
+		t.Add(t.s.sql.cancelWaiting, byRow("id, "+list, part, func(j *job) any { return j.Fence }), session.Positive(core.MS(retainDead)), session.Part{SQL: list})
+	}
+	t.Change(all, func(*core.Row) {}, nil)
+	return t.Flush(ctx)
+}
+
+// NoteCancelled implements core.Commander.
+func (t *tx) NoteCancelled(claims []*core.Row) {
+	t.wrote = true
+	for _, r := range claims {
+		t.Add(t.s.sql.noteCancelled, int64(r.Owner), int64(r.Token.Sidecar), int64(r.Token.Number))
+	}
 }
 
 // Purge implements core.Commander.

@@ -287,3 +287,12 @@ func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals
 	err = t.Flush(ctx)
 	return all, err
 }
+
+// Cancelled implements core.Reader.
+func (t *tx) Cancelled(ctx context.Context, owner backends.Identity) (claims []backends.Token, err error) {
+	t.Each(func(r *session.Result) {
+		claims = append(claims, backends.Token{Sidecar: backends.Identity(r.Int(0)), Number: uint64(r.Int(1))})
+	}, t.s.sql.cancelled, int64(owner))
+	err = t.Flush(ctx)
+	return claims, err
+}

@@ -88,6 +88,11 @@ func (d *dueRows) read(r *session.Result) {
 		d.alive = append(d.alive, n)
 	case "dead":
 		d.Dead, d.details.dead = true, append(d.details.dead, n)
+	case "cancelled":
+		sidecar, err := strconv.ParseInt(name, 10, 64)
+		if err == nil { // the server has written the number
+			d.Cancelled = append(d.Cancelled, backends.Token{Sidecar: backends.Identity(sidecar), Number: uint64(n)})
+		}
 	case "owner":
 		d.Lost = []int64{n}
 	case "never":
@@ -153,6 +158,9 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	t.queryFirstDue(q, part)
 	if q.Owners {
 		part(sql.dueOwner, otherOwners(alive))
+	}
+	if q.Cancelled {
+		part(sql.dueCancelled, int64(q.Sidecar))
 	}
 	if q.Prune {
 		part(sql.dueNever)
@@ -421,6 +429,8 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	dead := d.Details.(dueDetails).dead
 	busy := make([]bool, len(dead))
+	var lost []int64
+	t.Ints(&lost, t.s.sql.lostOwners)
 	for i, host := range dead {
 		t.Bool(&busy[i], t.s.sql.anyInSegment, table.OwnerSegment(host))
 	}
@@ -433,7 +443,19 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 			t.Add(t.s.sql.forget, host)
 		}
 	}
+	for _, owner := range lost {
+		t.wrote = true
+		t.Add(t.s.sql.forgetOwner, owner)
+	}
 	return nil
+}
+
+// ForgetCancelled implements core.Maintainer.
+func (t *tx) ForgetCancelled(owner backends.Identity, claims []backends.Token) {
+	t.wrote = true
+	for _, c := range claims {
+		t.Add(t.s.sql.forgetCancelled, int64(owner), int64(c.Sidecar), int64(c.Number))
+	}
 }
 
 // since converts a time to an argument. The zero time is before all stored ones.

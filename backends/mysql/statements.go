@@ -37,6 +37,7 @@ type statements struct {
 	takeKeyBack                                                                                                                                       string
 	// sql/command.sql
 	pause, resume, anyInSegment, following, retry, changeReady, changeScheduled, changeScheduledAt string
+	cancelledJobs, cancelWaiting, noteCancelled                                                    string
 	// sql/inspect.sql
 	queuesPaused, queuesClaimed, queuesReady, queuesOthers, countClaimed, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
 	placeReady, placeScheduled, placeClaimed, placeFinished, chosen, keyHolder, view, failures, claimedBy, keysTaken                      string
@@ -44,6 +45,7 @@ type statements struct {
 	dueNow, dueArrived, dueSidecars, dueOwner, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
 	dueScheduledAmong, dueClaimed                                                                                                               string
 	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring  string
+	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                           string
 	pruneKeys                                                                                                                                   string
 	// sql/cleanup.sql
 	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
@@ -145,6 +147,10 @@ func render(clock string, v session.Server) *statements {
 		changeScheduled:   t.Get("change_scheduled", "priority ids"),
 		changeScheduledAt: t.Get("change_scheduled_at", "run_at priority ids"),
 
+		cancelledJobs: t.Get("cancelled_jobs", "jobs"),
+		cancelWaiting: t.Get("cancel_waiting", "fences retention_dead ids"),
+		noteCancelled: t.Get("note_cancelled", "owner token_sidecar token_number"),
+
 		queuesPaused:   t.Get("queues_paused", ""),
 		queuesClaimed:  t.Get("queues_claimed", ""),
 		queuesReady:    t.Get("queues_ready", segments),
@@ -189,6 +195,11 @@ func render(clock string, v session.Server) *statements {
 		lives:             t.Get("lives", "sidecar"),
 		owned:             t.Get("owned", "segment limit"),
 		forget:            t.Get("forget", "sidecar"),
+		dueCancelled:      t.Get("due_cancelled", "owner"),
+		cancelled:         t.Get("cancelled", "owner"),
+		forgetCancelled:   t.Get("forget_cancelled", "owner token_sidecar token_number"),
+		lostOwners:        t.Get("lost_owners", ""),
+		forgetOwner:       t.Get("forget_owner", "owner"),
 		queuesOf:          t.Get("queues_of", "ids"),
 		scheduleArrived:   t.Get("schedule_arrived", "ids"),
 		promote:           t.Get("promote", "now ranks ids"),

@@ -83,6 +83,40 @@ func (t *tx) Delete(ctx context.Context, queue string, ids []int64) (int64, erro
 	return r.N, err
 }
 
+// States implements core.Commander.
+func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.JobState, err error) {
+	err = t.ask(ctx, t.s.sql.states, func(rows pgx.Rows) error {
+		var j core.JobState
+		err := rows.Scan(&j.ID, (*string)(&j.State), &j.Cancelled)
+		all = append(all, j)
+		return err
+	}, queue, ids)
+	return all, err
+}
+
+// CancelWaiting implements core.Commander.
+func (t *tx) CancelWaiting(ctx context.Context, queue string, ids []int64, retainDead time.Duration) error {
+	return t.ask(ctx, t.s.sql.cancelWaiting, func(rows pgx.Rows) error {
+		n := 0
+		if err := rows.Scan(&n); err != nil {
+			return err
+		}
+		if n < len(ids) {
+			return backends.Refused(core.ErrSilent)
+		}
+		return nil
+	}, queue, ids, core.MS(retainDead), backends.CancelledMessage)
+}
+
+// NoteCancelled implements core.Commander.
+func (t *tx) NoteCancelled(claims []*core.Row) {
+	var owners, sidecars, numbers []int64
+	for _, r := range claims {
+		owners, sidecars, numbers = append(owners, int64(r.Owner)), append(sidecars, int64(r.Token.Sidecar)), append(numbers, int64(r.Token.Number))
+	}
+	t.add(t.s.sql.noteCancelled, nil, owners, sidecars, numbers)
+}
+
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (r core.Step, err error) {
 	last, ok := after.(listPlace)

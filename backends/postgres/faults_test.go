@@ -164,6 +164,7 @@ func TestPassedOver(t *testing.T) {
 		fill(t, s, 3)
 		j := take(t, s, 1, 1, 1)[0]
 		lease := []backends.Lease{{Job: j.ID, Token: j.Token}}
+		ready := peekOne(t, s, backends.StateReady)
 
 		swallow("INSERT")
 		refused("enqueue", writes(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}}))
@@ -173,6 +174,11 @@ func TestPassedOver(t *testing.T) {
 		refused("claim", claimBatch(1, 2, 10))
 		refused("nack", writes(backends.Nack{Leases: lease}))
 		refused("extend", writes(backends.Extend{Leases: lease, Lease: time.Minute}))
+		for _, id := range []string{j.ID, ready} {
+			if n, _, err := s.Command(t.Context(), backends.Command{Kind: backends.Cancel, Queue: "q", IDs: []string{id}}); !backends.IsRefused(err) || n > 0 {
+				t.Errorf("cancel of %s: %d, %v, want a refusal", id, n, err)
+			}
+		}
 		swallow("DELETE")
 		refused("ack", writes(backends.Ack{Leases: lease}))
 		if _, _, err := s.Command(t.Context(), backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateReady}); !backends.IsRefused(err) {
@@ -181,6 +187,36 @@ func TestPassedOver(t *testing.T) {
 		must(t, s.o.URL, `DROP TRIGGER swallow ON qsidecar.qsidecar_jobs`)
 		if r, err := s.Commit(t.Context(), writes(backends.Ack{Leases: lease})); err != nil || len(r.Writes[0].Lost) != 0 {
 			t.Errorf("afterwards: %v, %v", r, err)
+		}
+	})
+}
+
+func peekOne(t *testing.T, s *Store, state backends.State) string {
+	t.Helper()
+	v, err := s.Peek(t.Context(), backends.Peek{Queue: "q", State: state, Max: 1})
+	if err != nil || len(v) != 1 {
+		t.Fatalf("peek: %v, %v", v, err)
+	}
+	return v[0].ID
+}
+
+// TestMaintenanceWithoutTheTableOfCancels checks that due jobs become ready, and claims end, while the table of cancelled claims is
+// gone, or the role has no right to it.
+func TestMaintenanceWithoutTheTableOfCancels(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		must(t, s.o.URL, `ALTER TABLE qsidecar.qsidecar_cancelled RENAME TO away`)
+		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Nanosecond}}}}}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Maintain(t.Context(), backends.Maintenance{Sidecar: 1, Limit: 10})
+		if err == nil || r.Promoted != 1 {
+			t.Errorf("promoted %d, %v; want 1, and the error of the table", r.Promoted, err)
+		}
+		must(t, s.o.URL, `ALTER TABLE qsidecar.away RENAME TO qsidecar_cancelled`)
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Sidecar: 1, Limit: 10}); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -271,3 +271,14 @@ func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals
 	}, queue)
 	return all, err
 }
+
+// Cancelled implements core.Reader.
+func (t *tx) Cancelled(ctx context.Context, owner backends.Identity) (claims []backends.Token, err error) {
+	err = t.ask(ctx, t.s.sql.cancelled, func(rows pgx.Rows) error {
+		var sidecar, number int64
+		err := rows.Scan(&sidecar, &number)
+		claims = append(claims, backends.Token{Sidecar: backends.Identity(sidecar), Number: uint64(number)})
+		return err
+	}, int64(owner))
+	return claims, err
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,14 +17,19 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
 	var ready []int32
 	var never *int64
-	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never)
+	var cancelled []int64
+	look := s.sql.look
+	if !q.Cancelled {
+		look = s.sql.lookUncancelled
 	}
-	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom)}
+	read := func(rows pgx.Rows) error {
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled)
+	}
+	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom), int64(q.Sidecar)}
 	if s.pooled {
-		err = s.lookPooled(ctx, read, args)
+		err = s.lookPooled(ctx, look, read, args)
 	} else {
-		err = s.rows(ctx, read, s.sql.look, args...)
+		err = s.rows(ctx, read, look, args...)
 	}
 	if err == nil && q.Prune {
 		err = s.readOnce(ctx, func(_ context.Context, t *tx) error {
@@ -38,15 +44,18 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	if never != nil {
 		o.Never = *never
 	}
+	for pair := range slices.Chunk(cancelled, 2) {
+		o.Cancelled = append(o.Cancelled, backends.Token{Sidecar: backends.Identity(pair[0]), Number: uint64(pair[1])})
+	}
 	return o, err
 }
 
 // lookPooled also reads the epoch, which a session that the Store owns has read already.
-func (s *Store) lookPooled(ctx context.Context, read func(rows pgx.Rows) error, args []any) error {
+func (s *Store) lookPooled(ctx context.Context, look string, read func(rows pgx.Rows) error, args []any) error {
 	epoch := ""
 	err := s.readOnce(ctx, func(_ context.Context, t *tx) error {
 		t.each(s.sql.epoch, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
-		t.each(s.sql.look, read, args...)
+		t.each(look, read, args...)
 		return nil
 	})
 	if err == nil && epoch == "" {
@@ -139,7 +148,17 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 // Forget implements core.Maintainer.
 func (t *tx) Forget(context.Context, core.Due) error {
 	t.add(t.s.sql.forget, nil)
+	t.add(t.s.sql.forgetOwners, nil)
 	return nil
+}
+
+// ForgetCancelled implements core.Maintainer.
+func (t *tx) ForgetCancelled(owner backends.Identity, claims []backends.Token) {
+	var sidecars, numbers []int64
+	for _, c := range claims {
+		sidecars, numbers = append(sidecars, int64(c.Sidecar)), append(numbers, int64(c.Number))
+	}
+	t.add(t.s.sql.forgetCancelled, nil, int64(owner), sidecars, numbers)
 }
 
 // Prune implements core.Maintainer.

@@ -38,9 +38,9 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
-	look, lookKeys, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
+	look, lookUncancelled, lookKeys, cancelled, forgetCancelled, forgetOwners, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
 	// sql/command.sql
-	retry, retryFrom, change, lockClaimed, delete, pause, resume, anyReady string
+	retry, retryFrom, change, lockClaimed, states, cancelWaiting, noteCancelled, delete, pause, resume, anyReady string
 	// sql/inspect.sql
 	stats, oldestOf, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekScheduled string
 	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                       string
@@ -69,6 +69,7 @@ func render(schema string) *statements {
 		claim     = "limit max_bytes max_payload queues policies from_urgencies from_positions to_urgencies to_positions claim_maxes timeouts " +
 			"backoffs backoff_maxes retentions_done retentions_dead sidecars numbers leases worker_indexes workers owner at_least_one prefetches"
 	)
+	const look = "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from sidecar"
 	s := &statements{
 		begin:         t.Get("begin", ""),
 		beginRead:     t.Get("begin_read", ""),
@@ -123,26 +124,33 @@ func render(schema string) *statements {
 		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst"),
 		allLimits:    t.Get("all_limits", ""),
 
-		look:          t.Get("look", "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from"),
-		lookKeys:      t.Get("look_keys", "from"),
-		promote:       t.Get("promote", "limit from only"),
-		findScheduled: t.Get("find_scheduled", "limit from"),
-		findExpired:   t.Get("find_expired", "limit from"),
-		lockDue:       t.Get("lock_due", "limit from"),
-		lockLost:      t.Get("lock_lost", "owners limit"),
-		markDead:      t.Get("mark_dead", "sidecars heartbeats"),
-		forget:        t.Get("forget", ""),
-		pruneJobs:     t.Get("prune_jobs", "limit from only"),
-		pruneKeys:     t.Get("prune_keys", "limit from"),
+		look:            t.Get("look", look),
+		lookUncancelled: t.Get("look_uncancelled", look),
+		cancelled:       t.Get("cancelled", "owner"),
+		forgetCancelled: t.Get("forget_cancelled", "owner sidecars numbers"),
+		forgetOwners:    t.Get("forget_owners", ""),
+		lookKeys:        t.Get("look_keys", "from"),
+		promote:         t.Get("promote", "limit from only"),
+		findScheduled:   t.Get("find_scheduled", "limit from"),
+		findExpired:     t.Get("find_expired", "limit from"),
+		lockDue:         t.Get("lock_due", "limit from"),
+		lockLost:        t.Get("lock_lost", "owners limit"),
+		markDead:        t.Get("mark_dead", "sidecars heartbeats"),
+		forget:          t.Get("forget", ""),
+		pruneJobs:       t.Get("prune_jobs", "limit from only"),
+		pruneKeys:       t.Get("prune_keys", "limit from"),
 
-		retry:       t.Get("retry", "queue ids"),
-		retryFrom:   t.Get("retry_from", "queue after_at after_id limit"),
-		change:      t.Get("change", "queue ids priority delay_ms run_at"),
-		lockClaimed: t.Get("lock_claimed", "queue ids"),
-		delete:      t.Get("delete", "queue ids"),
-		pause:       t.Get("pause", "queue"),
-		resume:      t.Get("resume", "queue"),
-		anyReady:    t.Get("any_ready", "queue"),
+		retry:         t.Get("retry", "queue ids"),
+		retryFrom:     t.Get("retry_from", "queue after_at after_id limit"),
+		change:        t.Get("change", "queue ids priority delay_ms run_at"),
+		lockClaimed:   t.Get("lock_claimed", "queue ids"),
+		states:        t.Get("states", "queue ids"),
+		cancelWaiting: t.Get("cancel_waiting", "queue ids retention_dead message"),
+		noteCancelled: t.Get("note_cancelled", "owners sidecars numbers"),
+		delete:        t.Get("delete", "queue ids"),
+		pause:         t.Get("pause", "queue"),
+		resume:        t.Get("resume", "queue"),
+		anyReady:      t.Get("any_ready", "queue"),
 
 		stats:           t.Get("stats", "queue limit"),
 		oldestOf:        t.Get("oldest_of", "queues"),

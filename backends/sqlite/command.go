@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -99,6 +100,55 @@ func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*
 		return err
 	})
 	return rows, err
+}
+
+// States implements core.Commander.
+func (t *tx) States(_ context.Context, queue string, ids []int64) (all []core.JobState, err error) {
+	err = t.each(queue, ids, func(j target) error {
+		s := core.JobState{ID: j.id, State: j.state}
+		if j.state == backends.StateDead {
+			if s.Cancelled, err = t.exists(t.sql.wasCancelled, j.id); err != nil {
+				return err
+			}
+		}
+		all = append(all, s)
+		return nil
+	})
+	return all, err
+}
+
+// CancelWaiting implements core.Commander.
+func (t *tx) CancelWaiting(_ context.Context, queue string, ids []int64, retainDead time.Duration) error {
+	return t.each(queue, ids, func(j target) error {
+		var attempts, fence int64
+		keep := core.MS(retainDead)
+		if err := t.query(t.sql.waiting, func(r row) error {
+			attempts, fence = r.int(0), max(r.int(1)+1, t.micros)
+			if !r.null(2) {
+				keep = r.int(2)
+			}
+			return nil
+		}, j.id); err != nil {
+			return err
+		}
+		if err := t.one(t.sql.cancel, fence, positive(keep), t.now, after(t.now, core.FromMS(keep)), backends.CancelledMessage, j.id); err != nil {
+			return err
+		}
+		if err := t.failed(j.id, attempts, backends.CauseCancelled, backends.CancelledMessage); err != nil {
+			return err
+		}
+		return t.endKey(backends.StateDead, queue, j.key, j.id)
+	})
+}
+
+// NoteCancelled implements core.Commander.
+func (t *tx) NoteCancelled(claims []*core.Row) {
+	for _, r := range claims {
+		t.do(func() error {
+			_, err := t.exec(t.sql.noteCancelled, int64(r.Owner), int64(r.Token.Sidecar), int64(r.Token.Number))
+			return err
+		})
+	}
 }
 
 // Purge implements core.Commander.

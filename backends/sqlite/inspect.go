@@ -314,3 +314,12 @@ func (t *tx) Hours(_ context.Context, queue string) (all []backends.HourTotals, 
 	}, queue)
 	return all, err
 }
+
+// Cancelled implements core.Reader.
+func (t *tx) Cancelled(_ context.Context, owner backends.Identity) (claims []backends.Token, err error) {
+	err = t.query(t.sql.cancelled, func(r row) error {
+		claims = append(claims, backends.Token{Sidecar: backends.Identity(r.int(0)), Number: uint64(r.int(1))})
+		return nil
+	}, int64(owner))
+	return claims, err
+}

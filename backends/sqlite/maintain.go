@@ -39,7 +39,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 				return err
 			}
 		}
-		return nil
+		if q.Cancelled {
+			o.Cancelled, err = t.Cancelled(ctx, q.Sidecar)
+		}
+		return err
 	})
 	return o, err
 }
@@ -234,7 +237,18 @@ func (t *tx) Forget(context.Context, core.Due) error {
 			return err
 		}
 	}
-	return nil
+	_, err = t.exec(t.sql.forgetOwners)
+	return err
+}
+
+// ForgetCancelled implements core.Maintainer.
+func (t *tx) ForgetCancelled(owner backends.Identity, claims []backends.Token) {
+	for _, c := range claims {
+		t.do(func() error {
+			_, err := t.exec(t.sql.forgetCancelled, int64(owner), int64(c.Sidecar), int64(c.Number))
+			return err
+		})
+	}
 }
 
 // Prune implements core.Maintainer. It ignores from and begins at the first entry: here, no old

@@ -27,9 +27,10 @@ type statements struct {
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
 	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, forget, expired, expiredKeys, dropKey string
+	cancelled, forgetCancelled, forgetOwners                                                                                 string
 	anyReady, oldMarked, oldMarks                                                                                            string
 	// sql/command.sql
-	inState, retry, schedule, moveBack, pause, resume string
+	inState, retry, schedule, moveBack, pause, resume, waiting, cancel, wasCancelled, noteCancelled string
 	// sql/inspect.sql
 	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed        string
 	countDone, countDead, oldestReady, oldestClaimed, place, peekSamePriority, peekReady, peekScheduled, peekClaimed, peekDone string
@@ -82,22 +83,25 @@ var render = sync.OnceValue(func() *statements {
 		farewell:  t.Get("farewell", "name expires_at timeout_ms stats_leader version leases sidecar"),
 		peers:     t.Get("peers", "now sidecar"),
 
-		scheduled:    t.Get("scheduled", "limit"),
-		never:        t.Get("never", ""),
-		promote:      t.Get("promote", "position ready_at id"),
-		due:          t.Get("due", "limit"),
-		nextOwner:    t.Get("next_owner", "from"),
-		owned:        t.Get("owned", "owner limit"),
-		lives:        t.Get("lives", "sidecar"),
-		markSilent:   t.Get("mark_silent", "sidecar heartbeats now max_expiry"),
-		deadSidecars: t.Get("dead_sidecars", ""),
-		forget:       t.Get("forget", "sidecar"),
-		expired:      t.Get("expired", "now limit"),
-		expiredKeys:  t.Get("expired_keys", "now limit"),
-		dropKey:      t.Get("drop_key", "queue key"),
-		anyReady:     t.Get("any_ready", "queue"),
-		oldMarked:    t.Get("old_marked", "before"),
-		oldMarks:     t.Get("old_marks", "before"),
+		scheduled:       t.Get("scheduled", "limit"),
+		never:           t.Get("never", ""),
+		promote:         t.Get("promote", "position ready_at id"),
+		due:             t.Get("due", "limit"),
+		nextOwner:       t.Get("next_owner", "from"),
+		owned:           t.Get("owned", "owner limit"),
+		lives:           t.Get("lives", "sidecar"),
+		markSilent:      t.Get("mark_silent", "sidecar heartbeats now max_expiry"),
+		deadSidecars:    t.Get("dead_sidecars", ""),
+		forget:          t.Get("forget", "sidecar"),
+		cancelled:       t.Get("cancelled", "owner"),
+		forgetCancelled: t.Get("forget_cancelled", "owner token_sidecar token_number"),
+		forgetOwners:    t.Get("forget_owners", ""),
+		expired:         t.Get("expired", "now limit"),
+		expiredKeys:     t.Get("expired_keys", "now limit"),
+		dropKey:         t.Get("drop_key", "queue key"),
+		anyReady:        t.Get("any_ready", "queue"),
+		oldMarked:       t.Get("old_marked", "before"),
+		oldMarks:        t.Get("old_marks", "before"),
 
 		inState:  t.Get("in_state", "id"),
 		retry:    t.Get("retry", "position ready_at id"),
@@ -105,6 +109,11 @@ var render = sync.OnceValue(func() *statements {
 		moveBack: t.Get("move_back", "priority position ready_at id"),
 		pause:    t.Get("pause", "queue"),
 		resume:   t.Get("resume", "queue"),
+
+		waiting:       t.Get("waiting", "id"),
+		cancel:        t.Get("cancel", "fence retention_dead_ms finished_at prune_at last_error id"),
+		wasCancelled:  t.Get("was_cancelled", "id"),
+		noteCancelled: t.Get("note_cancelled", "owner token_sidecar token_number"),
 
 		queuesReady:      t.Get("queues_ready", "after limit"),
 		queuesScheduled:  t.Get("queues_scheduled", "after limit"),

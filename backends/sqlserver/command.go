@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"time"
 
+	mssql "github.com/microsoft/go-mssqldb"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
@@ -86,6 +88,44 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 	t.lock(queue, ids, func(r *core.Row) { rows = append(rows, r) })
 	err = t.send(ctx)
 	return rows, err
+}
+
+// States implements core.Commander.
+func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.JobState, err error) {
+	chunks(ids, func(_ int, ids []int64) {
+		t.add(t.s.sql.states, []reader{each(func(rows *sql.Rows) error {
+			var j core.JobState
+			err := rows.Scan(&j.ID, (*string)(&j.State), &j.Cancelled)
+			all = append(all, j)
+			return err
+		})}, queue, document(idRows(ids)))
+	})
+	err = t.send(ctx)
+	return all, err
+}
+
+// CancelWaiting implements core.Commander.
+func (t *tx) CancelWaiting(ctx context.Context, queue string, ids []int64, retainDead time.Duration) error {
+	var n int64
+	chunks(ids, func(_ int, ids []int64) {
+		t.add(t.s.sql.cancelWaiting, []reader{total(&n)}, queue, document(idRows(ids)), max(core.MS(retainDead), 0), mssql.NVarCharMax(backends.CancelledMessage))
+	})
+	if err := t.send(ctx); err != nil {
+		return err
+	}
+	if n < int64(len(ids)) {
+		return backends.Refused(core.ErrSilent)
+	}
+	return nil
+}
+
+// NoteCancelled implements core.Commander.
+func (t *tx) NoteCancelled(claims []*core.Row) {
+	rows := make([]claimRow, len(claims))
+	for i, r := range claims {
+		rows[i] = claimRow{int64(r.Owner), int64(r.Token.Sidecar), int64(r.Token.Number)}
+	}
+	chunks(rows, func(_ int, rows []claimRow) { t.add(t.s.sql.noteCancelled, nil, document(rows)) })
 }
 
 // Purge implements core.Commander.

@@ -272,6 +272,12 @@ type keyRow struct {
 	Key   string `json:"key"`
 }
 
+type claimRow struct {
+	Owner   int64 `json:"owner"`
+	Sidecar int64 `json:"token_sidecar"`
+	Number  int64 `json:"token_number"`
+}
+
 type ownerRow struct {
 	Owner int64 `json:"owner"`
 }

@@ -231,3 +231,9 @@ func (q inspection) Hours(ctx context.Context, queue string) (all []backends.Hou
 	})}})
 	return all, err
 }
+
+// Cancelled implements core.Reader.
+func (q inspection) Cancelled(ctx context.Context, owner backends.Identity) (claims []backends.Token, err error) {
+	err = q.once(ctx, call{q.sql.cancelled, []any{int64(owner)}, []reader{tokensInto(&claims)}})
+	return claims, err
+}

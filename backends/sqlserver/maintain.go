@@ -15,7 +15,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
 	err = a.once(ctx, call{a.sql.around, []any{
 		int64(bit(q.Prune)), int64(bit(q.Owners)),
-		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting),
+		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting), int64(q.Sidecar),
 	}, []reader{
 		one(&d.At, &d.RunAt, &d.DueAt, &d.Dead, &d.Jobs, &d.Keys),
 		each(func(rows *sql.Rows) error {
@@ -36,8 +36,28 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 			return err
 		}),
 		returnsInto(d.Returns),
+		tokensInto(&d.Cancelled),
 	}})
 	return d, err
+}
+
+// tokensInto returns a reader of claims that a cancel ended.
+func tokensInto(all *[]backends.Token) reader {
+	return each(func(rows *sql.Rows) error {
+		var sidecar, number int64
+		err := rows.Scan(&sidecar, &number)
+		*all = append(*all, backends.Token{Sidecar: backends.Identity(sidecar), Number: uint64(number)})
+		return err
+	})
+}
+
+// ForgetCancelled implements core.Maintainer.
+func (t *tx) ForgetCancelled(owner backends.Identity, claims []backends.Token) {
+	rows := make([]claimRow, len(claims))
+	for i, c := range claims {
+		rows[i] = claimRow{int64(owner), int64(c.Sidecar), int64(c.Number)}
+	}
+	chunks(rows, func(_ int, rows []claimRow) { t.add(t.s.sql.forgetCancelled, nil, int64(owner), document(rows)) })
 }
 
 // Promote implements core.Maintainer.

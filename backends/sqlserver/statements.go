@@ -68,6 +68,8 @@ type statements struct {
 	peekClaimed, peekFinished, peekNewest  *piece
 	retryIDs, retryFrom, keysTaken         *piece
 	change, delete, pause, resume          *piece
+	states, cancelWaiting, noteCancelled   *piece
+	cancelled, forgetCancelled             *piece
 	addHour, forgetHours, clock, hours     *piece
 	zone, line, brief, describe            *piece
 	count, purge                           map[backends.State]*piece
@@ -113,6 +115,8 @@ func render(schema string) *statements {
 	s.zone, s.line, s.brief, s.describe = get("adopt_zone"), get("adopt_line"), get("adopt_brief"), get("describe")
 	s.addHour, s.forgetHours, s.clock, s.hours = get("add_hour"), get("forget_hours"), get("clock"), get("hours")
 	s.describe.adopted, s.brief.adopted = true, true
+	s.states, s.cancelWaiting, s.noteCancelled = get("states"), get("cancel_waiting"), get("note_cancelled")
+	s.cancelled, s.forgetCancelled = get("cancelled"), get("forget_cancelled")
 	s.change, s.delete, s.pause, s.resume = get("change"), get("delete"), get("pause"), get("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	for _, name := range []string{"examine_settings", "examine_rights", "examine_indexes", "examine_triggers", "examine_overdue"} {

@@ -44,7 +44,7 @@ func workBehind(t *testing.T, w qsidecar.Worker) *behind {
 		return nil
 	}
 	w.Logger = slog.New(slog.NewTextHandler(b, nil))
-	w.Options.OnLost = func(leases []string) {
+	w.Options.OnLost = func(leases []string, _ string) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.lost = append(b.lost, leases...)

@@ -26,8 +26,8 @@ type Options struct {
 	// OnLost is called with the session leases that the client held and that were lost. Another
 	// worker can have their jobs by now. It runs in its own goroutine, one callback at a time, and
 	// can use the Client. It is not called for a lease that is being settled: the settle returns
-	// the error.
-	OnLost func(leases []string)
+	// the error. reason is protocol.ReasonCancelled if an operator or a producer cancelled the jobs, and otherwise empty.
+	OnLost func(leases []string, reason string)
 
 	// OnDraining is called if the sidecar is about to exit, in the same goroutine as OnLost.
 	OnDraining func()

@@ -84,7 +84,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 
 func TestHelloHasVersionAndWorker(t *testing.T) {
 	t.Parallel()
-	_, c, p := connected(t, qsidecar.Options{Worker: "w1", OnLost: func([]string) {}})
+	_, c, p := connected(t, qsidecar.Options{Worker: "w1", OnLost: func([]string, string) {}})
 	if p.hello.Worker != "w1" || len(p.hello.Events) != 1 || p.hello.Events[0] != "lost" {
 		t.Errorf("hello was %+v, want worker w1 and the event lost", p.hello)
 	}
@@ -273,7 +273,7 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	lost, draining := make(chan []string, 1), make(chan struct{}, 1)
 	_, c, p := connected(t, qsidecar.Options{
-		OnLost:     func(l []string) { lost <- l },
+		OnLost:     func(l []string, _ string) { lost <- l },
 		OnDraining: func() { draining <- struct{}{} },
 	})
 	hold(t, c, p, "L1", "L2")

@@ -50,7 +50,7 @@ func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
 	switch rep.Event {
 	case "":
 	case "lost":
-		c.loseLeasesLocked(rep.Lost)
+		c.loseLeasesLocked(rep.Lost, rep.Reason)
 		return
 	case "draining":
 		if f := c.opts.OnDraining; f != nil {
@@ -128,7 +128,7 @@ func (c *Client) extendedLocked(l *connection, cl *call, rep *protocol.Reply) {
 	leases := cl.leases()
 	switch {
 	case rep.OK && rep.Settled != nil && cl.rebinds:
-		c.loseLeasesLocked(rep.Settled.Lost)
+		c.loseLeasesLocked(rep.Settled.Lost, "")
 	case rep.OK && rep.Settled != nil:
 		lost := rep.Settled.Lost
 		c.forgetLocked(lost)
@@ -160,7 +160,7 @@ func (c *Client) forgetLocked(leases []string) {
 }
 
 // loseLeasesLocked removes lost leases and reports those that are not being settled.
-func (c *Client) loseLeasesLocked(lost []string) {
+func (c *Client) loseLeasesLocked(lost []string, reason string) {
 	var reported []string
 	for _, s := range lost {
 		h := c.leases[s]
@@ -173,7 +173,7 @@ func (c *Client) loseLeasesLocked(lost []string) {
 		}
 	}
 	if f := c.opts.OnLost; f != nil && len(reported) > 0 {
-		c.callback(func() { f(reported) })
+		c.callback(func() { f(reported, reason) })
 	}
 }
 

@@ -323,6 +323,20 @@ func (c *Client) Reclaim(ctx context.Context, queue string, ids []string) (int64
 	return c.count(ctx, &protocol.Request{Op: protocol.OpReclaim, Queue: queue, IDs: ids})
 }
 
+// Cancel ends jobs that wait or run, and returns how many are cancelled now, also by an earlier call. They are dead with the cause
+// cancelled, or removed with Cancel.Delete. Their workers get the reason with Options.OnLost. No worker gets the jobs from a second
+// later on, unless they are retried.
+func (c *Client) Cancel(ctx context.Context, queue string, jobs Cancel) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpCancel, Queue: queue, IDs: jobs.IDs, Key: jobs.Key, Delete: jobs.Delete})
+}
+
+// Cancel selects jobs to cancel: those with the ids, or the one that has the key.
+type Cancel struct {
+	IDs    []string
+	Key    string
+	Delete bool // remove the jobs instead of keeping them as dead ones
+}
+
 // Purge removes every job in a state (any but claimed) and returns how many it removed.
 func (c *Client) Purge(ctx context.Context, queue string, state protocol.State) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpPurge, Queue: queue, State: state})

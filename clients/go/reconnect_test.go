@@ -16,7 +16,7 @@ import (
 func TestReconnectBindsLeases(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 1)
-	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string) { lost <- l }})
+	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string, _ string) { lost <- l }})
 	hold(t, c, p, "L1", "L2", "L3")
 	done := ack(t.Context(), c, "L3")
 	p.settled(p.expect(protocol.OpAck), "acked", 1)
@@ -138,7 +138,7 @@ func TestExtendUpdatesLeases(t *testing.T) {
 func TestBindDoesNotReportLeasesBeingSettled(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 2)
-	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string) { lost <- l }})
+	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string, _ string) { lost <- l }})
 	hold(t, c, p, "settling", "gone")
 	done := ack(t.Context(), c, "settling")
 	p.expect(protocol.OpAck)

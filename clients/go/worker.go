@@ -31,6 +31,15 @@ const (
 // worker can have the job by now.
 var ErrLost = errors.New("the job's lease was lost")
 
+// ErrCancelled is the cause of a handler's context that ended because the job was cancelled. It wraps ErrLost. Nothing that the
+// handler returns changes the job.
+var ErrCancelled error = cancelledError{}
+
+type cancelledError struct{}
+
+func (cancelledError) Error() string { return "the job was cancelled" }
+func (cancelledError) Unwrap() error { return ErrLost }
+
 // ErrStopped is the cause of a handler's context that ended because the Worker was stopped and its
 // Grace is over.
 var ErrStopped = errors.New("the worker was stopped, and its grace is over")
@@ -40,7 +49,7 @@ var ErrStopped = errors.New("the worker was stopped, and its grace is over")
 // a failed attempt with its text. The Worker does not wait for goroutines that the handler started:
 // return when the work is done.
 //
-// ctx has the values of Run's context. It ends if the job's lease is lost (ErrLost), when its time
+// ctx has the values of Run's context. It ends if the job is cancelled (ErrCancelled) or its lease is lost (ErrLost), when its time
 // limit is over, and when the Worker's Grace is over (ErrStopped). It does not end with Run's
 // context.
 type Handler func(ctx context.Context, job *Job) error
@@ -211,10 +220,10 @@ type workerRun struct {
 // dial connects. It tries until ctx ends.
 func (w *workerRun) dial(ctx context.Context) (err error) {
 	opts := w.Options
-	opts.OnLost = func(leases []string) {
-		w.onLost(leases)
+	opts.OnLost = func(leases []string, reason string) {
+		w.onLost(leases, reason)
 		if w.Options.OnLost != nil {
-			w.Options.OnLost(leases)
+			w.Options.OnLost(leases, reason)
 		}
 	}
 	opts.onOutage = w.outage
@@ -256,12 +265,16 @@ func (w *workerRun) graceAfter(ctx context.Context) (end func()) {
 	return func() { ended() }
 }
 
-func (w *workerRun) onLost(leases []string) {
+func (w *workerRun) onLost(leases []string, reason string) {
+	cause := ErrLost
+	if reason == protocol.ReasonCancelled {
+		cause = ErrCancelled
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, l := range leases {
 		if end := w.jobs[l]; end != nil { // if it is nil, the job has ended, or it has not started and run checks its lease
-			end(ErrLost)
+			end(cause)
 		}
 	}
 }
@@ -391,6 +404,10 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	case !held:
 		w.settler.End()
 		w.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost before it began: another worker can have it")
+		return nil
+	case errors.Is(context.Cause(handling), ErrCancelled):
+		w.settler.End()
+		w.jobLog(&job.Job).Info("qsidecar: the job was cancelled while it ran")
 		return nil
 	case errors.Is(context.Cause(handling), ErrLost):
 		w.settler.End()

@@ -117,7 +117,7 @@ func (w *workerRun) reportLost(lease string) {
 	}
 	w.client.callbackMu.Lock()
 	defer w.client.callbackMu.Unlock()
-	f([]string{lease})
+	f([]string{lease}, "")
 }
 
 // rejected reports whether the sidecar rejected a settle as invalid. Without another outcome the

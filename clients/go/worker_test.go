@@ -162,7 +162,7 @@ func TestWorkerStopsGracefully(t *testing.T) {
 // job.
 func TestWorkerEndsContexts(t *testing.T) {
 	t.Parallel()
-	causes, begun := make(chan error, 2), make(chan struct{}, 2) // one for each of two jobs
+	causes, begun := make(chan error, 3), make(chan struct{}, 3) // one for each of three jobs
 	w := work(t, qsidecar.Worker{Grace: time.Millisecond, Handler: func(ctx context.Context, _ *qsidecar.Job) error {
 		begun <- struct{}{}
 		<-ctx.Done()
@@ -175,7 +175,13 @@ func TestWorkerEndsContexts(t *testing.T) {
 	if err := <-causes; !errors.Is(err, qsidecar.ErrLost) {
 		t.Errorf("the context of a lost job ended with %v, want ErrLost", err)
 	}
-	w.jobs(w.expect(protocol.OpClaim), "L2") // and no settle of L1 before it
+	w.jobs(w.expect(protocol.OpClaim), "L3") // and no settle of L1 before it
+	<-begun
+	w.send(&protocol.Reply{Event: protocol.EventLost, Lost: []string{"L3"}, Reason: protocol.ReasonCancelled})
+	if err := <-causes; !errors.Is(err, qsidecar.ErrCancelled) || !errors.Is(err, qsidecar.ErrLost) {
+		t.Errorf("the context of a cancelled job ended with %v, want ErrCancelled", err)
+	}
+	w.jobs(w.expect(protocol.OpClaim), "L2") // and no settle of L3 before it
 	<-begun
 	w.stop()
 	if err := <-causes; !errors.Is(err, qsidecar.ErrStopped) {

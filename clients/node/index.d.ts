@@ -185,6 +185,11 @@ export class Client {
   delete(queue: string, ids: string[]): Promise<number>
   /** Takes claimed jobs back from their workers. Returns how many. */
   reclaim(queue: string, ids: string[]): Promise<number>
+  /**
+   * Ends jobs that wait or run: those with the ids, or the one that has the key. They are dead, or removed with `delete`. Returns how
+   * many are cancelled now. A repeated call returns the same number, except with `delete`. `job.signal` of a running job is aborted.
+   */
+  cancel(queue: string, which: string[] | { key: string }, options?: { delete?: boolean }): Promise<number>
   /** Removes all jobs in a state. Returns how many. */
   purge(queue: string, state: 'ready' | 'scheduled' | 'done' | 'dead'): Promise<number>
   /** Stops the delivery of a queue on every host. */
@@ -229,7 +234,9 @@ export interface Job {
   readonly settled: boolean
   /** Whether the lease is known to be lost. Another worker can have the job, so stop what can be stopped. */
   readonly lost: boolean
-  /** Is aborted if the lease is lost, with a `LeaseLost` as its reason. */
+  /** Whether the job was cancelled while it runs. Then it is also lost, and no worker gets it: stop the work. */
+  readonly cancelled: boolean
+  /** Is aborted if the lease is lost, with a `LeaseLost` as its reason, or a `Cancelled` if the job was cancelled. */
   readonly signal: AbortSignal
   /** Adds a job that the ack stores in its transaction. */
   followUp(queue: string, payload?: Payload, options?: JobOptions): void
@@ -363,6 +370,9 @@ export class Unsupported extends SidecarError {}
 
 /** The lease is no longer valid, and nothing changed. Another worker possibly has the job. */
 export class LeaseLost extends SidecarError {}
+
+/** The job was cancelled while it ran: stop the work. Nothing changes the job any more. */
+export class Cancelled extends LeaseLost {}
 
 /** Too many claims of this connection are waiting, or a limit of the sidecar's config is reached. */
 export class Busy extends SidecarError {}

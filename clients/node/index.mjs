@@ -20,6 +20,7 @@ export const {
   Forbidden,
   Unsupported,
   LeaseLost,
+  Cancelled,
   Busy,
   Draining,
   Unavailable,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -165,32 +166,75 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printReply(rep)
+		n, counts := rep.Count.Get()
+		nothing := counts && n == 0 && (req.IDs != nil || req.Key != "")
+		var why error
+		if left := leftOut(req, rep); nothing {
+			why = &codeError{exitFailure, fmt.Errorf("nothing was %s: %s", done, left)}
+		} else if left != "" {
+			fmt.Fprintf(a.errOut, "qsidecar: not %s: %s\n", done, left)
 		}
-		if n, ok := rep.Count.Get(); ok {
-			if n < int64(len(slices.Compact(slices.Sorted(slices.Values(req.IDs))))) {
-				fmt.Fprintf(a.errOut, "qsidecar: %s\n", leftOut(req))
-			}
+		switch {
+		case a.json && !nothing:
+			return a.printReply(rep)
+		case a.json:
+			return cmp.Or(a.printReply(rep), why)
+		case nothing:
+			return why
+		case counts:
 			return a.printf("%s %s", done, textfmt.Plural(n, "job"))
 		}
 		return a.printf("%s %s", done, req.Queue)
 	})
 }
 
-// leftOut returns why a request changed fewer jobs than it names.
-func leftOut(req *protocol.Request) string {
-	const show = "; see `qsidecar show ID`"
-	switch req.Op {
-	case protocol.OpRetry:
-		return "only dead jobs are retried" + show + ". To make a scheduled job ready, run `qsidecar change " + req.Queue + " ID --delay 0`"
-	case protocol.OpChange:
-		return "only ready and scheduled jobs are changed" + show
-	case protocol.OpDelete:
-		return "claimed jobs aren't deleted" + show + ". To take one from its worker first, run `qsidecar reclaim " + req.Queue + " ID`"
-	default:
-		return "only claimed jobs are reclaimed" + show
+// leftOut returns which jobs a request names and did not change, and why.
+func leftOut(req *protocol.Request, rep *protocol.Reply) string {
+	if req.Key != "" && rep.Count.Or(0) == 0 && rep.Unchanged == nil {
+		return fmt.Sprintf("no job of %s has the key %s", req.Queue, textfmt.OneLine(req.Key, protocol.MaxKey))
 	}
+	var states []protocol.State
+	ids := map[protocol.State][]string{}
+	for _, u := range rep.Unchanged {
+		if ids[u.State] == nil {
+			states = append(states, u.State)
+		}
+		ids[u.State] = append(ids[u.State], textfmt.OneLine(u.ID, protocol.MaxJobID))
+	}
+	var all []string
+	for _, s := range states {
+		all = append(all, whyUnchanged(req, s, ids[s]))
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return strings.Join(all, "; ")
+}
+
+// shownIDs is how many ids a message lists.
+const shownIDs = 20
+
+// whyUnchanged returns why a request did not change jobs in a state, and what helps.
+func whyUnchanged(req *protocol.Request, s protocol.State, ids []string) string {
+	which := "job " + strings.Join(ids, ", ")
+	if len(ids) > 1 {
+		which = "jobs " + strings.Join(ids[:min(len(ids), shownIDs)], ", ")
+	}
+	if len(ids) > shownIDs {
+		which += fmt.Sprintf(" and %d more", len(ids)-shownIDs)
+	}
+	is := map[bool]string{false: "is", true: "are"}[len(ids) > 1]
+	if s == protocol.StateDeleted {
+		return fmt.Sprintf("%s %s not in the queue %s: done and not kept, removed, or never stored", which, is, req.Queue)
+	}
+	text := fmt.Sprintf("%s %s %s", which, is, s)
+	switch {
+	case req.Op == protocol.OpRetry && s == protocol.StateScheduled:
+		return text + fmt.Sprintf(" (run `qsidecar change %s ID --delay 0` to make it ready)", req.Queue)
+	case req.Op == protocol.OpDelete:
+		return text + fmt.Sprintf(" (run `qsidecar cancel %s ID --delete` to end it)", req.Queue)
+	}
+	return text
 }
 
 func (a *app) pauseCommand() *cobra.Command {

@@ -30,20 +30,57 @@ func TestJobsOfOtherStates(t *testing.T) {
 	claimed := h.claim("q").ID
 	for _, c := range []struct {
 		args []string
+		code int
 		out  string
 		err  string
 	}{
-		{[]string{"retry", "q", scheduled, claimed}, "retried 0 jobs\n",
-			"qsidecar: only dead jobs are retried; see `qsidecar show ID`. To make a scheduled job ready, run `qsidecar change q ID --delay 0`\n"},
-		{[]string{"change", "q", claimed, scheduled, "--priority", "1"}, "changed 1 job\n", "qsidecar: only ready and scheduled jobs are changed; see `qsidecar show ID`\n"},
-		{[]string{"delete", "q", claimed, "--yes"}, "deleted 0 jobs\n",
-			"qsidecar: claimed jobs aren't deleted; see `qsidecar show ID`. To take one from its worker first, run `qsidecar reclaim q ID`\n"},
-		{[]string{"reclaim", "q", scheduled, "--yes"}, "reclaimed 0 jobs\n", "qsidecar: only claimed jobs are reclaimed; see `qsidecar show ID`\n"},
-		{[]string{"change", "q", scheduled, scheduled, "--delay", "0"}, "changed 1 job\n", ""},
-		{[]string{"retry", "q", "--all"}, "retried 0 jobs\n", ""},
+		{[]string{"retry", "q", scheduled, claimed}, 1, "",
+			"qsidecar: nothing was retried: job " + scheduled + " is scheduled (run `qsidecar change q ID --delay 0` to make it ready); job " + claimed + " is claimed\n"},
+		{[]string{"change", "q", claimed, scheduled, "--priority", "1"}, 0, "changed 1 job\n", "qsidecar: not changed: job " + claimed + " is claimed\n"},
+		{[]string{"delete", "q", claimed, "--yes"}, 1, "",
+			"qsidecar: nothing was deleted: job " + claimed + " is claimed (run `qsidecar cancel q ID --delete` to end it)\n"},
+		{[]string{"reclaim", "q", scheduled, "98", "99", "--yes"}, 1, "",
+			"qsidecar: nothing was reclaimed: job " + scheduled + " is scheduled; jobs 98, 99 are not in the queue q: done and not kept, removed, or never stored\n"},
+		{[]string{"change", "q", scheduled, scheduled, "--delay", "0"}, 0, "changed 1 job\n", ""},
+		{[]string{"retry", "q", "--all"}, 0, "retried 0 jobs\n", ""},
+		{[]string{"cancel", "q", scheduled, claimed, "99"}, 0, "cancelled 2 jobs\n",
+			"qsidecar: not cancelled: job 99 is not in the queue q: done and not kept, removed, or never stored\n"},
+		{[]string{"cancel", "q", scheduled}, 0, "cancelled 1 job\n", ""},
+		{[]string{"cancel", "q", "--key", "k"}, 1, "", "qsidecar: nothing was cancelled: no job of q has the key k\n"},
+		{[]string{"cancel", "q", "99", "--json"}, 1, `{"count":0,"unchanged":[{"id":"99","state":"deleted"}]}` + "\n",
+			`{"ok":false,"error":{"code":"failed","message":"nothing was cancelled: job 99 is not in the queue q: done and not kept, removed, or never stored"}}` + "\n"},
+		{[]string{"cancel", "q"}, 2, "", "qsidecar: cancel which jobs? Name their ids, or give --key, or search with --state, --text and --header\n"},
 	} {
-		if r := h.run(c.args...); r.code != 0 || r.out != c.out || r.err != c.err {
-			t.Errorf("%v: exit code %d\n%s%s\nwant\n%s%s", c.args, r.code, r.out, r.err, c.out, c.err)
+		if r := h.run(c.args...); r.code != c.code || r.out != c.out || r.err != c.err {
+			t.Errorf("%v: exit code %d\n%s%s\nwant %d\n%s%s", c.args, r.code, r.out, r.err, c.code, c.out, c.err)
 		}
+	}
+}
+
+// TestCancelFoundJobs checks that a search cancels the jobs that it finds, after a confirmation, and no others.
+func TestCancelFoundJobs(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	h.must(0, "enqueue", "q", "for ada", "--delay", "1h")
+	h.must(0, "enqueue", "q", "for ada too")
+	h.must(0, "enqueue", "q", "for ada, key", "--key", "k")
+	h.must(0, "enqueue", "q", "for bob")
+	if r := h.run("cancel", "q", "--text", "ada"); r.code != 2 || !strings.Contains(r.err, "this would cancel 3 jobs of q") {
+		t.Errorf("without --yes: exit code %d: %s", r.code, r.err)
+	}
+	if out := h.must(0, "cancel", "q", "--key", "k", "--delete", "--yes"); out != "cancelled 1 job\n" {
+		t.Errorf("by key: %s", out)
+	}
+	if out := h.must(0, "cancel", "q", "--text", "ada", "--yes"); out != "cancelled 2 jobs\n" {
+		t.Errorf("by text: %s", out)
+	}
+	if out := h.must(0, "cancel", "q", "--text", "ada", "--yes"); out != "no such jobs\n" {
+		t.Errorf("again: %s", out)
+	}
+	if out := h.must(0, "peek", "q", "--state", "dead", "--text", "cancelled by an operator"); strings.Count(out, "for ada") != 2 {
+		t.Errorf("by their error:\n%s", out)
+	}
+	if out := h.must(0, "cancel", "q", "--state", "ready", "--yes"); out != "cancelled 1 job\n" {
+		t.Errorf("by state: %s", out)
 	}
 }

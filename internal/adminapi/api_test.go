@@ -38,6 +38,7 @@ func TestOperations(t *testing.T) {
 	x.op("resume", ` { "queue" : "mail" } `).want(t, "resume", 200, `{"ok":true}`)
 	x.op("retry", `{"queue":"mail","all":true}`).want(t, "retry", 200, `"count":0`)
 	x.op("reclaim", `{"queue":"mail","ids":["`+id+`"]}`).want(t, "reclaim", 200, `"count":0`)
+	x.op("cancel", `{"queue":"mail","ids":["`+id+`","99"]}`).want(t, "cancel", 200, `"count":1,"unchanged":[{"id":"99","state":"deleted"}]`)
 	x.op("delete", `{"queue":"mail","ids":["`+id+`"]}`).want(t, "delete", 200, `"count":1`)
 	x.op("purge", `{"queue":"mail","state":"ready"}`).want(t, "purge", 200, `"count":1`)
 	x.op("reload", "").want(t, "reload without a config", 422, `"unsupported"`)

@@ -167,7 +167,7 @@ func (s *Server) EndStreams() {
 // number of bytes of the payload and the result.
 func (s *Server) PayloadsHidden() bool { return s.rules.Load().HidePayloads }
 
-// Do carries out one operation of the API: stats, status, peek, retry, change, delete, reclaim, purge, pause, resume, enqueue or
+// Do carries out one operation of the API: stats, status, peek, retry, change, delete, reclaim, cancel, purge, pause, resume, enqueue or
 // reload. ctx is that of the HTTP request. If it ends, Do returns, but a change that has begun continues.
 //
 // Every error is a *protocol.Error. Each change is logged with the client that sent it.
@@ -199,7 +199,7 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 // ops are the operations of the API, and whether each changes something.
 var ops = map[protocol.Op]bool{
 	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false,
-	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpPurge: true,
+	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpCancel: true, protocol.OpPurge: true,
 	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
 

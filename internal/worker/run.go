@@ -125,7 +125,7 @@ func (w *Worker) timedOut(p *process) outcome {
 // graceAfter returns how long a command has to exit after ctx ended: KillAfter if the lease
 // was lost, 0 after a second signal.
 func (w *Worker) graceAfter(ctx context.Context) time.Duration {
-	if errors.Is(context.Cause(ctx), errJobLost) {
+	if _, lost := errors.AsType[jobLost](context.Cause(ctx)); lost {
 		return w.opts.KillAfter
 	}
 	return 0

@@ -34,8 +34,14 @@ const (
 // ErrNoJob is the error of Run if Options.Once is set and no job is ready.
 var ErrNoJob = errors.New("no job was ready")
 
-// errJobLost ends a run whose lease is lost.
-var errJobLost = errors.New("the job was taken back (by its timeout, an operator, or because the sidecar was away for too long); its command was stopped")
+// jobLost is why a run ends whose lease is lost.
+type jobLost string
+
+func (j jobLost) Error() string { return string(j) }
+
+const errJobLost jobLost = "the job was taken back (by its timeout, an operator, or because the sidecar was away for too long); its command was stopped"
+
+const errJobCancelled jobLost = "the job was cancelled; its command was stopped"
 
 // Options configure which jobs a worker claims and how it runs them.
 type Options struct {
@@ -137,12 +143,16 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 }
 
 // LostLeases stops the commands whose leases are lost.
-func (w *Worker) LostLeases(leases []string) {
+func (w *Worker) LostLeases(leases []string, reason string) {
+	cause := errJobLost
+	if reason == protocol.ReasonCancelled {
+		cause = errJobCancelled
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range leases {
 		if end := w.running[s]; end != nil { // otherwise the run has ended, or runJob is about to check the lease
-			end(errJobLost)
+			end(cause)
 		}
 	}
 }

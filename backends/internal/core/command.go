@@ -25,9 +25,19 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return count, count > 0, err
 	}
 	var backs []giveBack
-	err = s.command(ctx, func(ctx context.Context, tx Tx) error {
-		backs, count = nil, 0
+	var states []JobState
+	var ended []backends.Token
+	err = s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
+		backs, states, ended, count = nil, nil, nil, 0
+		if c.Kind == backends.Cancel || c.Unchanged != nil && len(c.IDs) > 0 {
+			if states, err = tx.States(ctx, c.Queue, idsOf(c.IDs)); err != nil {
+				return err
+			}
+		}
 		switch c.Kind {
+		case backends.Cancel:
+			count, ended, err = s.cancel(ctx, tx, &c, states)
+			return err
 		case backends.Retry:
 			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0, true)
 			count, freed = r.N, r.N > 0
@@ -51,13 +61,19 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}
 		return fmt.Errorf("%s: a command of the unknown kind %d", s.address, c.Kind)
 	})
-	if err != nil && (c.Kind == backends.Reclaim || backends.IsRefused(err)) && len(c.IDs) > 1 && !IsOutage(ctx, err) {
+	if err != nil && (c.Kind == backends.Reclaim || c.Kind == backends.Cancel || backends.IsRefused(err)) && len(c.IDs) > 1 && !IsOutage(ctx, err) {
 		return s.commandApart(ctx, c)
 	}
 	if err != nil {
 		return 0, false, err
 	}
 	s.gaveBack(backs)
+	if c.Unchanged != nil && len(c.IDs) > 0 {
+		c.Unchanged(unchanged(&c, states))
+	}
+	if c.Ended != nil && len(ended) > 0 {
+		c.Ended(ended)
+	}
 	if freed {
 		s.driver.MadeReady([]string{c.Queue})
 	}
@@ -97,6 +113,76 @@ func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs
 	}
 	_, backs = queueChanges(tx, rows, nil, func(*Row) { count++ })
 	return count, backs, tx.Flush(ctx)
+}
+
+// cancel ends jobs, of which it has locked the rows, and those that are still claimed also for their owners.
+func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states []JobState) (count int64, ended []backends.Token, err error) {
+	var waiting, claimed, all []int64
+	for _, j := range states {
+		switch {
+		case j.Cancelled && j.State == backends.StateDead:
+		case !c.Changes(j.State):
+			continue
+		case j.State == backends.StateClaimed:
+			claimed = append(claimed, j.ID)
+		default:
+			waiting = append(waiting, j.ID)
+		}
+		all = append(all, j.ID)
+	}
+	if len(claimed) > 0 {
+		rows, err := tx.LockClaimed(ctx, c.Queue, claimed)
+		if err != nil {
+			return 0, nil, err
+		}
+		for _, r := range rows {
+			r.end(r.AfterCancel())
+			ended = append(ended, r.Token)
+		}
+		changed := 0
+		queueChanges(tx, rows, nil, func(*Row) { changed++ })
+		tx.NoteCancelled(rows)
+		if err := tx.Flush(ctx); err != nil {
+			return 0, nil, err
+		}
+		if s.traits.Silent && changed < len(rows) {
+			return 0, nil, backends.Refused(ErrSilent)
+		}
+	}
+	if len(waiting) > 0 {
+		if err := tx.CancelWaiting(ctx, c.Queue, waiting, c.RetainDead); err != nil {
+			return 0, nil, err
+		}
+	}
+	if c.Remove && len(all) > 0 {
+		if _, err := tx.Delete(ctx, c.Queue, all); err != nil {
+			return 0, nil, err
+		}
+	}
+	return int64(len(all)), ended, tx.Flush(ctx)
+}
+
+// unchanged returns the jobs that a command names and has not changed, in the order in which it names them.
+func unchanged(c *backends.Command, states []JobState) (left []backends.JobState) {
+	found := make(map[int64]JobState, len(states))
+	for _, j := range states {
+		found[j.ID] = j
+	}
+	seen := map[string]bool{}
+	for _, text := range c.IDs {
+		if seen[text] {
+			continue
+		}
+		seen[text] = true
+		j := backends.JobState{ID: text, State: backends.StateDeleted}
+		if id, ok := Number(text); ok && found[id].ID != 0 {
+			j.State, j.Cancelled = found[id].State, found[id].Cancelled && found[id].State == backends.StateDead
+		}
+		if !c.Changes(j.State) && !(c.Kind == backends.Cancel && j.Cancelled) {
+			left = append(left, j)
+		}
+	}
+	return left
 }
 
 // retryAll retries as many jobs as are dead when it begins. If these are too many for one transaction, it first

@@ -238,7 +238,10 @@ type Maintainer interface {
 	// MarkDead marks those sidecars dead that are still as described (see backends.Suspect).
 	MarkDead(ctx context.Context, suspects []backends.Suspect) error
 
-	// Forget deletes the rows of dead sidecars that own no job.
+	// ForgetCancelled deletes what NoteCancelled has stored about claims of an owner.
+	ForgetCancelled(owner backends.Identity, claims []backends.Token)
+
+	// Forget deletes the rows of dead sidecars that own no job, and what NoteCancelled has stored for owners that aren't alive.
 	Forget(ctx context.Context, d Due) error
 
 	// Prune deletes at most limit finished jobs or keys that expired at from or later. It returns how many rows
@@ -283,11 +286,28 @@ type Commander interface {
 	// LockClaimed locks the claimed rows among ids.
 	LockClaimed(ctx context.Context, queue string, ids []int64) ([]*Row, error)
 
+	// States locks the jobs with the ids and returns their states. It leaves out ids that no job of the queue has.
+	States(ctx context.Context, queue string, ids []int64) ([]JobState, error)
+
+	// CancelWaiting makes ready and scheduled jobs dead, which States has locked. Each gets a failure record with
+	// CauseCancelled, and a fence of its own. retainDead is the retention of those that have none.
+	CancelWaiting(ctx context.Context, queue string, ids []int64, retainDead time.Duration) error
+
+	// NoteCancelled stores for their owners that claims ended by a cancel, until ForgetCancelled or Forget. Row has them as they were.
+	NoteCancelled(claims []*Row)
+
 	// Purge deletes at most limit jobs in a state, after the position `after`. It skips locked ones.
 	Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (Step, error)
 
 	// Pause sets or clears the queue's flag. ready: the flag was cleared, and the queue has a ready job.
 	Pause(ctx context.Context, queue string, paused bool) (ready bool, err error)
+}
+
+// JobState is the state of a job that a command names.
+type JobState struct {
+	ID        int64
+	State     backends.State
+	Cancelled bool // its last failure has CauseCancelled
 }
 
 // Historian keeps the totals of queues by hour.
@@ -338,6 +358,9 @@ type Reader interface {
 
 	// ClaimedBy implements backends.Backend.
 	ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) ([]backends.ClaimedJob, error)
+
+	// Cancelled returns what NoteCancelled has stored for an owner.
+	Cancelled(ctx context.Context, owner backends.Identity) ([]backends.Token, error)
 
 	// Hours returns the totals of a queue, or of all queues if the name is empty, by hour and queue.
 	Hours(ctx context.Context, queue string) ([]backends.HourTotals, error)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -175,6 +176,9 @@ func (d driver) FindDue(_ context.Context, q core.DueQuery) (o core.Due, err err
 	}
 	for _, s := range t.sidecars {
 		o.Dead = o.Dead || s.dead
+	}
+	if q.Cancelled {
+		o.Cancelled = slices.Clone(t.notes[q.Sidecar])
 	}
 	for i, queue := range q.Waiting {
 		o.Returns[i] = t.queues[queue].returns

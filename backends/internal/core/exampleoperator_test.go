@@ -111,7 +111,17 @@ func (t *tx) Forget(context.Context, core.Due) error {
 			delete(t.sidecars, id)
 		}
 	}
+	for owner := range t.notes {
+		if !t.alive(owner) {
+			delete(t.notes, owner)
+		}
+	}
 	return nil
+}
+
+// ForgetCancelled implements core.Maintainer.
+func (t *tx) ForgetCancelled(owner backends.Identity, claims []backends.Token) {
+	t.notes[owner] = slices.DeleteFunc(t.notes[owner], func(c backends.Token) bool { return slices.Contains(claims, c) })
 }
 
 // Prune implements core.Maintainer.
@@ -227,6 +237,39 @@ func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*
 		}
 	}
 	return rows, nil
+}
+
+// States implements core.Commander.
+func (t *tx) States(_ context.Context, queue string, ids []int64) (all []core.JobState, err error) {
+	for _, r := range t.chosen(queue, ids) {
+		n := len(r.failures)
+		all = append(all, core.JobState{ID: r.id, State: r.state, Cancelled: r.state == backends.StateDead && n > 0 && r.failures[n-1].Cause == backends.CauseCancelled})
+	}
+	return all, nil
+}
+
+// CancelWaiting implements core.Commander.
+func (t *tx) CancelWaiting(_ context.Context, queue string, ids []int64, retainDead time.Duration) error {
+	for _, r := range t.chosen(queue, ids) {
+		r.state, r.fence, r.runAt, r.finished = backends.StateDead, r.fence+1, time.Time{}, t.now
+		r.policy.RetainDead = cmp.Or(r.policy.RetainDead, retainDead)
+		r.expires = after(t.now, r.policy.RetainDead)
+		r.failures = append(r.failures, backends.Failure{Attempt: r.attempts, Cause: backends.CauseCancelled, Message: backends.CancelledMessage, At: t.now})
+		t.endKey(r, backends.StateDead)
+	}
+	return nil
+}
+
+// NoteCancelled implements core.Commander.
+func (t *tx) NoteCancelled(claims []*core.Row) {
+	for _, r := range claims {
+		t.notes[r.Owner] = append(t.notes[r.Owner], r.Token)
+	}
+}
+
+// Cancelled implements core.Reader.
+func (t *tx) Cancelled(_ context.Context, owner backends.Identity) ([]backends.Token, error) {
+	return slices.Clone(t.notes[owner]), nil
 }
 
 // Purge implements core.Commander.

@@ -73,15 +73,19 @@ type tables struct {
 	queues   map[string]queueRow
 	sidecars map[backends.Identity]sidecarRow
 	hours    []backends.HourTotals
-	last     int64 // id or position
+	notes    map[backends.Identity][]backends.Token // cancelled claims
+	last     int64                                  // id or position
 }
 
 func newTables() *tables {
-	return &tables{jobs: map[int64]*jobRow{}, keys: map[keyName]keyRow{}, queues: map[string]queueRow{}, sidecars: map[backends.Identity]sidecarRow{}}
+	return &tables{jobs: map[int64]*jobRow{}, keys: map[keyName]keyRow{}, queues: map[string]queueRow{}, sidecars: map[backends.Identity]sidecarRow{}, notes: map[backends.Identity][]backends.Token{}}
 }
 
 func (t *tables) clone() *tables {
-	c := &tables{jobs: make(map[int64]*jobRow, len(t.jobs)), keys: maps.Clone(t.keys), queues: maps.Clone(t.queues), sidecars: maps.Clone(t.sidecars), hours: slices.Clone(t.hours), last: t.last}
+	c := &tables{jobs: make(map[int64]*jobRow, len(t.jobs)), keys: maps.Clone(t.keys), queues: maps.Clone(t.queues), sidecars: maps.Clone(t.sidecars), hours: slices.Clone(t.hours), notes: map[backends.Identity][]backends.Token{}, last: t.last}
+	for owner, claims := range t.notes {
+		c.notes[owner] = slices.Clone(claims)
+	}
 	for id, r := range t.jobs {
 		row := *r
 		row.failures = slices.Clone(r.failures)

@@ -142,3 +142,15 @@ func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after st
 	}
 	return all, nil
 }
+
+// Cancelled implements backends.Inspector.
+func (s *Store) Cancelled(ctx context.Context, owner backends.Identity) (claims []backends.Token, err error) {
+	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		claims, err = r.Cancelled(ctx, owner)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return claims, nil
+}

@@ -16,6 +16,8 @@ type DueQuery struct {
 	Prune  bool // also find what retention allows to delete
 	Owners bool // also find claims whose owners aren't alive
 
+	Cancelled bool // also find what NoteCancelled has stored for Sidecar
+
 	// Refused are lost owners whose claims the database refuses to end. With Due.MoreLost, others come before them.
 	Refused []int64
 
@@ -51,6 +53,8 @@ type Due struct {
 	Returns []int64 // for each of Waiting: how often jobs returned to their old positions
 	Never   int64   // the id of a scheduled job that never becomes due; 0: there is none
 
+	Cancelled []backends.Token // what NoteCancelled has stored for DueQuery.Sidecar
+
 	Promote  bool // there are jobs to promote, whatever RunAt is
 	MoreLost bool // Lost can be incomplete
 
@@ -80,15 +84,24 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 			return r, errors.Join(errs...)
 		}
 	}
-	o, err := s.findDue(ctx, w)
-	if outage := failed(err); err != nil && w.Prune && !outage { // a table that only pruning reads can be out of order
+	if len(w.Handled) > 0 {
+		if failed(s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error {
+			tx.ForgetCancelled(w.Sidecar, w.Handled)
+			return tx.Flush(ctx)
+		})) {
+			return r, errors.Join(errs...)
+		}
+	}
+	o, err := s.findDue(ctx, w, true)
+	if outage := failed(err); err != nil && !outage { // a table that only pruning or a cancel uses can be out of order
 		w.Prune = false
-		o, err = s.findDue(ctx, w)
+		o, err = s.findDue(ctx, w, false)
 		failed(err)
 	}
 	if err != nil {
 		return r, errors.Join(errs...)
 	}
+	r.Cancelled = o.Cancelled
 	if o.Never != 0 {
 		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", o.Never, s.address)
 	}
@@ -105,7 +118,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	}
 	if changed || pruned {
 		w.Prune = false
-		next, err := s.findDue(ctx, w)
+		next, err := s.findDue(ctx, w, false)
 		if failed(err); err != nil {
 			r.Ready = o.ready
 			return r, errors.Join(errs...)
@@ -367,21 +380,21 @@ const (
 	searchEvery = 5 * time.Second
 )
 
-func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o dueWork, err error) {
+func (s *Store) findDue(ctx context.Context, w backends.Maintenance, cancelled bool) (o dueWork, err error) {
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !w.Watched && !s.LocalTime().Before(s.owners.next)
 		s.owners.mu.Unlock()
-		o, err = s.findDueOnce(ctx, w, owners)
+		o, err = s.findDueOnce(ctx, w, owners, cancelled)
 		if err == nil && o.Dead && !owners {
-			o, err = s.findDueOnce(ctx, w, true)
+			o, err = s.findDueOnce(ctx, w, true, cancelled)
 		}
 		return err
 	})
 	return o, err
 }
 
-func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners bool) (o dueWork, err error) {
+func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners, cancelled bool) (o dueWork, err error) {
 	now := s.LocalTime()
 	policies := make([]backends.Policy, len(w.Waiting))
 	for i, q := range w.Waiting {
@@ -389,7 +402,7 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 	}
 	seen := map[string]*learned{}
 	q := DueQuery{
-		Prune: w.Prune, Owners: owners, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		Prune: w.Prune, Owners: owners, Cancelled: cancelled, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {

@@ -156,6 +156,15 @@ CREATE TABLE IF NOT EXISTS qsidecar_capped (
   PRIMARY KEY (queue, job)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
+-- Claims that a cancel ended. Each owner reads its own once a second, and deletes a row after it
+-- has sent the event.
+CREATE TABLE IF NOT EXISTS qsidecar_cancelled (
+  owner         BIGINT NOT NULL,
+  token_sidecar BIGINT NOT NULL,
+  token_number  BIGINT NOT NULL,
+  PRIMARY KEY (owner, token_sidecar, token_number)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 CREATE TABLE IF NOT EXISTS qsidecar_history (

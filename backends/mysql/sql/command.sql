@@ -27,3 +27,14 @@ UPDATE {by_id} SET state = 'scheduled', priority = COALESCE(:priority, priority)
 
 -- name: change_scheduled_at
 UPDATE {by_id} SET state = 'scheduled', run_at = :run_at, priority = COALESCE(:priority, priority) WHERE id IN (:ids)
+
+-- name: cancelled_jobs
+-- The deliveries of jobs that a cancel ended.
+SELECT job, fence FROM qsidecar_failures WHERE job IN (:jobs) AND cause = 'cancelled'
+
+-- name: cancel_waiting
+-- Prepares waiting jobs for the change that makes them dead: the failure record needs a fence of its own.
+UPDATE {by_id} SET fence = :fences, retention_dead_ms = COALESCE(retention_dead_ms, :retention_dead) WHERE id IN (:ids)
+
+-- name: note_cancelled
+INSERT IGNORE INTO qsidecar_cancelled (owner, token_sidecar, token_number) VALUES (:owner, :token_sidecar, :token_number)

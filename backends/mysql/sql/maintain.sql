@@ -30,6 +30,9 @@ FROM (SELECT prune_at AS at FROM qsidecar_expiring WHERE prune_at >= :from AND p
 SELECT 'keys', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
 FROM (SELECT prune_at AS at FROM {expiring_keys_index} WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
 
+-- name: due_cancelled
+SELECT 'cancelled', CONVERT(token_sidecar USING ascii) COLLATE ascii_bin, token_number FROM qsidecar_cancelled WHERE owner = :owner
+
 -- name: due_ready
 (SELECT {no_pushdown} 'ready', :queue, 1 FROM {jobs} WHERE {in_segment} AND :where LIMIT 1)
 
@@ -108,6 +111,20 @@ SELECT id FROM {jobs} WHERE segment = :segment ORDER BY urgency, sort_key, id LI
 
 -- name: forget
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
+
+-- name: cancelled
+-- Claims of a sidecar that a cancel ended.
+SELECT token_sidecar, token_number FROM qsidecar_cancelled WHERE owner = :owner
+
+-- name: forget_cancelled
+DELETE FROM qsidecar_cancelled WHERE owner = :owner AND token_sidecar = :token_sidecar AND token_number = :token_number
+
+-- name: lost_owners
+-- Owners of cancelled claims that aren't alive. It is not a part of the DELETE, which would lock the sidecars.
+SELECT DISTINCT c.owner FROM qsidecar_cancelled AS c WHERE NOT EXISTS (SELECT 1 FROM qsidecar_sidecars AS h WHERE h.sidecar = c.owner AND NOT h.dead)
+
+-- name: forget_owner
+DELETE FROM qsidecar_cancelled WHERE owner = :owner
 
 -- name: queues_of
 SELECT id, queue FROM qsidecar_jobs WHERE id IN (:ids)

@@ -179,6 +179,15 @@ CREATE TABLE {s}.qsidecar_capped (
   PRIMARY KEY (queue, job)
 );
 
+-- Claims that a cancel ended. Each owner reads its own once a second, and deletes a row after it
+-- has sent the event.
+CREATE TABLE {s}.qsidecar_cancelled (
+  owner         bigint NOT NULL,
+  token_sidecar bigint NOT NULL,
+  token_number  bigint NOT NULL,
+  PRIMARY KEY (owner, token_sidecar, token_number)
+);
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 CREATE TABLE {s}.qsidecar_history (

@@ -62,6 +62,32 @@ SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT coalesce(bool
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY(:ids::bigint[]) AND j.queue = :queue AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
+-- name: states
+-- Locks jobs and returns their states, and whether a cancel was the last failure.
+SELECT j.id, j.state, j.state = 'dead' AND coalesce((SELECT f.cause = 'cancelled' FROM {s}.qsidecar_failures f WHERE f.job = j.id AND f.fence = j.fence LIMIT 1), false)
+FROM {s}.qsidecar_jobs j WHERE j.id = ANY(:ids::bigint[]) AND j.queue = :queue ORDER BY j.id FOR UPDATE OF j
+
+-- name: cancel_waiting
+-- Makes locked ready and scheduled jobs dead. A fence above 0 frees rows from a CHECK that is younger than they are.
+WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} NOWAIT
+), b AS (
+  UPDATE {s}.qsidecar_jobs j SET state = 'dead', fence = {next_fence}, run_at = NULL,
+    retention_dead_ms = coalesce(j.retention_dead_ms, nullif(:retention_dead::bigint, 0)), finished_at = {s}.qsidecar_now(),
+    prune_at = {s}.qsidecar_now() + coalesce(j.retention_dead_ms, nullif(:retention_dead::bigint, 0)) * interval '1 ms', last_error = :message
+  WHERE j.id = ANY(:ids::bigint[]) AND j.queue = :queue AND (SELECT count(*) FROM l) >= 0
+  RETURNING j.id, j.fence, j.attempts
+), e AS (
+  INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
+  SELECT id, fence, attempts, 'cancelled', :message, {s}.qsidecar_now() FROM b
+), k AS (
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
+)
+SELECT count(*) FROM b
+
+-- name: note_cancelled
+INSERT INTO {s}.qsidecar_cancelled (owner, token_sidecar, token_number)
+SELECT * FROM unnest(:owners::bigint[], :sidecars::bigint[], :numbers::bigint[]) ON CONFLICT DO NOTHING
+
 -- fragment: deleting
 -- Removes the rows p and notes it in their keys.
 , d AS (

@@ -1,6 +1,27 @@
 -- Statements of maintenance.
 
+-- name: cancelled
+-- Claims of a sidecar that a cancel ended, as pairs of numbers.
+SELECT token_sidecar, token_number FROM {s}.qsidecar_cancelled WHERE owner = :owner
+
+-- name: forget_cancelled
+DELETE FROM {s}.qsidecar_cancelled c USING unnest(:sidecars::bigint[], :numbers::bigint[]) AS x (sidecar, number)
+WHERE c.owner = :owner AND c.token_sidecar = x.sidecar AND c.token_number = x.number
+
+-- name: forget_owners
+-- What a cancel has stored for owners that aren't alive.
+DELETE FROM {s}.qsidecar_cancelled c WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_sidecars h WHERE h.sidecar = c.owner AND NOT h.dead)
+
 -- name: look
+-- with cancelled: ARRAY(SELECT unnest(ARRAY[token_sidecar, token_number]) FROM {s}.qsidecar_cancelled WHERE owner = :sidecar)
+{looking}
+
+-- name: look_uncancelled
+-- The same without the table of cancelled claims, if that is out of order.
+-- with cancelled: ARRAY(SELECT :sidecar::bigint WHERE false)
+{looking}
+
+-- fragment: looking
 -- What maintenance has to do: all that an idle sidecar asks in a second. :prune: also look for what
 -- retention deletes; :owners: also for claims whose owners are not alive (it steps through the owners,
 -- of which there are as many as sidecars); then the pieces of the index of ready jobs for which
@@ -35,7 +56,8 @@ SELECT {s}.qsidecar_now(),
   ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest(:requeues_of::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n),
   (SELECT id FROM {s}.qsidecar_jobs
-    WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)
+    WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1),
+  {cancelled}
 
 -- fragment: due_until
 CASE WHEN :due_from::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END

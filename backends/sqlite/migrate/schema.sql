@@ -191,6 +191,15 @@ CREATE TABLE qsidecar_capped (
   PRIMARY KEY (queue, job)
 ) WITHOUT ROWID;
 
+-- Claims that a cancel ended. Each owner reads its own once a second, and deletes a row after it
+-- has sent the event.
+CREATE TABLE qsidecar_cancelled (
+  owner         INTEGER NOT NULL,
+  token_sidecar INTEGER NOT NULL,
+  token_number  INTEGER NOT NULL,
+  PRIMARY KEY (owner, token_sidecar, token_number)
+) WITHOUT ROWID;
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 CREATE TABLE qsidecar_history (

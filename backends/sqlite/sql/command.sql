@@ -22,3 +22,18 @@ INSERT INTO qsidecar_queues (queue, paused) VALUES (:queue, 1) ON CONFLICT (queu
 
 -- name: resume
 UPDATE qsidecar_queues SET paused = 0 WHERE queue = :queue AND paused
+
+-- name: waiting
+SELECT attempts, fence, retention_dead_ms FROM qsidecar_jobs WHERE id = :id
+
+-- name: cancel
+UPDATE qsidecar_jobs
+SET state = 'dead', fence = :fence, run_at = NULL, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at, prune_at = :prune_at,
+  last_error = :last_error
+WHERE id = :id
+
+-- name: was_cancelled
+SELECT 1 FROM qsidecar_failures f INNER JOIN qsidecar_jobs j ON j.id = f.job AND j.fence = f.fence WHERE f.job = :id AND f.cause = 'cancelled'
+
+-- name: note_cancelled
+INSERT OR IGNORE INTO qsidecar_cancelled (owner, token_sidecar, token_number) VALUES (:owner, :token_sidecar, :token_number)

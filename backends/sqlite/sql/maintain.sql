@@ -37,6 +37,16 @@ SELECT sidecar FROM qsidecar_sidecars WHERE dead
 -- name: forget
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
 
+-- name: cancelled
+SELECT token_sidecar, token_number FROM qsidecar_cancelled WHERE owner = :owner
+
+-- name: forget_cancelled
+DELETE FROM qsidecar_cancelled WHERE owner = :owner AND token_sidecar = :token_sidecar AND token_number = :token_number
+
+-- name: forget_owners
+-- What a cancel has stored for owners that aren't alive.
+DELETE FROM qsidecar_cancelled WHERE owner NOT IN (SELECT sidecar FROM qsidecar_sidecars WHERE NOT dead)
+
 -- name: expired
 -- The statement `remove` of write.sql deletes them.
 SELECT id, queue, prune_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE prune_at <= :now ORDER BY prune_at LIMIT :limit

@@ -225,6 +225,17 @@ IF OBJECT_ID(N'{s}.qsidecar_history') IS NULL
   );
 GO
 
+-- Claims that a cancel ended. Each owner reads its own once a second, and deletes a row after it
+-- has sent the event.
+IF OBJECT_ID(N'{s}.qsidecar_cancelled') IS NULL
+  CREATE TABLE {s}.qsidecar_cancelled (
+    owner         bigint NOT NULL,
+    token_sidecar bigint NOT NULL,
+    token_number  bigint NOT NULL,
+    CONSTRAINT qsidecar_cancelled_owner PRIMARY KEY (owner, token_sidecar, token_number)
+  );
+GO
+
 -- The number of the last commit of each connection of each open handle. After a
 -- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'{s}.qsidecar_commits') IS NULL

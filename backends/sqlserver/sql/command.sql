@@ -117,6 +117,68 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @changed);
 SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*) FROM @change AS x WHERE x.due IS NULL) AS ready;
 
+-- name: states
+-- Locks named jobs and shows their states, and whether a cancel was the last failure.
+-- @states_queue varchar(128)
+-- @states_ids nvarchar(max)
+-- sets 1
+DECLARE @states TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @states (id)
+SELECT x.id FROM OPENJSON(@states_ids) WITH (id bigint) AS x;
+SELECT j.id, j.state, CASE WHEN j.state = 'dead' AND EXISTS (
+    SELECT 1 FROM {s}.qsidecar_failures AS f WITH (FORCESEEK) WHERE f.job = j.id AND f.fence = j.fence AND f.cause = 'cancelled') THEN 1 ELSE 0 END AS cancelled
+FROM @states AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.queue = @states_queue
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+
+-- name: cancel_waiting
+-- Makes ready and scheduled jobs dead. It answers with how many.
+-- @cancel_queue varchar(128)
+-- @cancel_ids nvarchar(max)
+-- @cancel_keep bigint
+-- @cancel_message nvarchar(max)
+-- sets 1
+DECLARE @cancel TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @cancel (id)
+SELECT x.id FROM OPENJSON(@cancel_ids) WITH (id bigint) AS x;
+DECLARE @cancel_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
+DECLARE @cancelled TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL,
+  [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
+UPDATE j SET state = 'dead', run_at = NULL, fence = CASE WHEN j.fence >= @cancel_micros THEN j.fence + 1 ELSE @cancel_micros END,
+  retention_dead_ms = COALESCE(j.retention_dead_ms, NULLIF(@cancel_keep, 0)), finished_at = @now,
+  prune_at = DATEADD(second, CONVERT(int, COALESCE(j.retention_dead_ms, NULLIF(@cancel_keep, 0)) / 1000),
+    DATEADD(millisecond, CONVERT(int, COALESCE(j.retention_dead_ms, NULLIF(@cancel_keep, 0)) % 1000), @now)),
+  last_error = @cancel_message
+OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @cancelled
+FROM @cancel AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = b.id AND j.queue = @cancel_queue
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
+SELECT y.id, y.fence, y.attempts, 'cancelled', @cancel_message, @now
+FROM @cancelled AS y;
+UPDATE k SET state = 'dead'
+FROM @cancelled AS y INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = y.id
+WHERE y.[key] IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @cancelled);
+SELECT COUNT_BIG(*) AS cancelled FROM @cancelled AS y;
+
+-- name: note_cancelled
+-- Stores for their owners that claims were cancelled.
+-- @note_claims nvarchar(max)
+-- sets 0
+DECLARE @note TABLE (owner bigint NOT NULL, token_sidecar bigint NOT NULL, token_number bigint NOT NULL, PRIMARY KEY (owner, token_sidecar, token_number));
+INSERT INTO @note (owner, token_sidecar, token_number)
+SELECT x.owner, x.token_sidecar, x.token_number
+FROM OPENJSON(@note_claims) WITH (owner bigint, token_sidecar bigint, token_number bigint) AS x;
+INSERT INTO {s}.qsidecar_cancelled (owner, token_sidecar, token_number)
+SELECT x.owner, x.token_sidecar, x.token_number
+FROM @note AS x
+WHERE NOT EXISTS (SELECT 1 FROM {s}.qsidecar_cancelled AS c WITH (FORCESEEK)
+  WHERE c.owner = x.owner AND c.token_sidecar = x.token_sidecar AND c.token_number = x.token_number)
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + @@ROWCOUNT;
+
 -- name: delete
 -- Deletes named jobs, in any state but claimed. It answers with how many.
 -- @delete_queue varchar(128)

@@ -11,7 +11,8 @@
 -- @around_owners bigint
 -- @around_segments nvarchar(max)
 -- @around_queues nvarchar(max)
--- sets 4
+-- @around_sidecar bigint
+-- sets 5
 SELECT @now AS now,
   (SELECT TOP (1) j.run_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), READPAST, READCOMMITTEDLOCK)
     WHERE j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
@@ -77,6 +78,33 @@ SELECT x.n, x.queue FROM OPENJSON(@around_queues) WITH (n int, queue nvarchar(40
 SELECT x.n, r.requeues
 FROM @around_queue AS x INNER JOIN {s}.qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SELECT c.token_sidecar, c.token_number
+FROM {s}.qsidecar_cancelled AS c WITH (FORCESEEK)
+WHERE c.owner = @around_sidecar
+OPTION (KEEPFIXED PLAN);
+
+-- name: cancelled
+-- Claims of a sidecar that a cancel ended.
+-- @cancelled_owner bigint
+-- sets 1
+SELECT c.token_sidecar, c.token_number
+FROM {s}.qsidecar_cancelled AS c WITH (FORCESEEK)
+WHERE c.owner = @cancelled_owner
+OPTION (KEEPFIXED PLAN);
+
+-- name: forget_cancelled
+-- Deletes what a cancel has stored for a sidecar.
+-- @handled_owner bigint
+-- @handled_claims nvarchar(max)
+-- sets 0
+DECLARE @handled TABLE (token_sidecar bigint NOT NULL, token_number bigint NOT NULL, PRIMARY KEY (token_sidecar, token_number));
+INSERT INTO @handled (token_sidecar, token_number)
+SELECT DISTINCT x.token_sidecar, x.token_number FROM OPENJSON(@handled_claims) WITH (token_sidecar bigint, token_number bigint) AS x;
+DELETE c
+FROM @handled AS x, {s}.qsidecar_cancelled AS c WITH (ROWLOCK, FORCESEEK)
+WHERE c.owner = @handled_owner AND c.token_sidecar = x.token_sidecar AND c.token_number = x.token_number
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + @@ROWCOUNT;
 
 -- name: promote
 -- Makes due jobs ready, in the order in which they are due: at most a thousand. It
@@ -206,6 +234,11 @@ DELETE h
 FROM {s}.qsidecar_sidecars AS h WITH (ROWLOCK)
 WHERE h.dead = 1 AND NOT EXISTS (
   SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK) WHERE j.state = 'claimed' AND j.owner = h.sidecar)
+OPTION (LOOP JOIN, KEEPFIXED PLAN);
+SET @wrote = @wrote + @@ROWCOUNT;
+DELETE c
+FROM {s}.qsidecar_cancelled AS c WITH (ROWLOCK)
+WHERE NOT EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (FORCESEEK) WHERE h.sidecar = c.owner AND h.dead = 0)
 OPTION (LOOP JOIN, KEEPFIXED PLAN);
 SET @wrote = @wrote + @@ROWCOUNT;
 

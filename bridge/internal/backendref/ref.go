@@ -211,6 +211,16 @@ func (r *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 	return look.Command(ctx, c)
 }
 
+// Cancelled calls Cancelled of the Inspector, without waiting for operators.
+func (r *Ref) Cancelled(ctx context.Context, sidecar backends.Identity) ([]backends.Token, error) {
+	e, release := r.use()
+	defer release()
+	if i, ok := e.Backend.(backends.Inspector); ok {
+		return i.Cancelled(ctx, sidecar)
+	}
+	return nil, nil
+}
+
 // AddHistory calls AddHistory of the current Backend, if it is a backends.Historian.
 func (r *Ref) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
 	e, release := r.use()

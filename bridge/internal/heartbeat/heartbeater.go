@@ -74,6 +74,8 @@ type Config struct {
 
 	// Lost receives the claims that the sessions no longer have.
 	Lost func(lease.Lost)
+	// Cancelled finds out which claims of the identity an operator cancelled, and reports them. It is called if claims are missing.
+	Cancelled func(ctx context.Context, id backends.Identity)
 	// IdentityDropped is called when an identity is declared dead, before its leases are dropped.
 	IdentityDropped func()
 	// Release releases claims that this sidecar has no record of, without using up an attempt. It returns how many: it leaves

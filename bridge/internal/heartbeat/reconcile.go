@@ -34,6 +34,9 @@ func (h *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error
 	if h.Reconciled != nil {
 		h.Reconciled()
 	}
+	if len(missing) > 0 && h.Cancelled != nil {
+		h.Cancelled(ctx, id) // Lost has no reason
+	}
 	if lost := h.Leases.DropMissing(missing); len(lost) > 0 {
 		h.Lost(lost)
 	}

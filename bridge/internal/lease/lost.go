@@ -75,3 +75,29 @@ func (t *Table) DropMissing(tokens map[backends.Token]struct{}) Lost {
 	}
 	return lost
 }
+
+// Cancel removes claims that an operator ended. It returns the claims that each session lost. handled are those that the table
+// doesn't have any more. The others are in flight or being settled: the caller calls Cancel with them again later.
+func (t *Table) Cancel(claims []backends.Token) (lost Lost, handled []backends.Token) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, token := range claims {
+		h := t.entries[token]
+		if h != nil && (h.inFlight || h.settling > 0) {
+			continue
+		}
+		handled = append(handled, token)
+		if h == nil {
+			continue
+		}
+		if h.session != nil {
+			if lost == nil {
+				lost = make(Lost)
+			}
+			lost[h.session] = append(lost[h.session], h.held())
+		}
+		t.detach(h)
+		delete(t.entries, token)
+	}
+	return lost, handled
+}

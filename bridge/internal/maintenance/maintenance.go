@@ -34,6 +34,7 @@ type Claims interface {
 type Maintainer struct {
 	Config
 	prune    pruning
+	handled  handled       // cancelled claims
 	unusable errorChange   // the error that was last logged
 	poke     chan struct{} // capacity 1: one pending request for maintenance is enough
 }
@@ -45,7 +46,8 @@ type Config struct {
 	Claims    Claims
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
-	Failed    func(backends.FailedCounts) // receives the reaped jobs
+	Failed    func(backends.FailedCounts)                              // receives the reaped jobs
+	Cancelled func(claims []backends.Token) (handled []backends.Token) // receives claims that an operator cancelled, until they are handled
 	Log       *slog.Logger
 	Alone     bool            // writes that begin during a batch of pruning wait for its end
 	Jitter    backends.Jitter // of the back-offs of reaped jobs
@@ -94,13 +96,15 @@ func (m *Maintainer) Run(ctx context.Context) error {
 // pace. Each part of a batch runs without the others: what some of them did counts, even if another one failed.
 func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
+		sidecar := m.Heartbeat.Identity()
 		most, watched := m.Times.Timeout(), m.Heartbeat.Watched()
 		prune := !watched && m.prune.due(time.Now())
 		batchCtx, cancel := backendref.WithTimeout(ctx, most)
 		swept, err := m.Backend.Maintain(batchCtx, backends.Maintenance{
 			Waiting:    m.Claims.Waiting(),
 			Suspects:   m.Heartbeat.Suspects(),
-			Sidecar:    m.Heartbeat.Identity(),
+			Sidecar:    sidecar,
+			Handled:    m.handled.of(sidecar),
 			Watched:    watched,
 			Prune:      prune,
 			Limit:      batchLimit,
@@ -113,6 +117,11 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		} else if prune {
 			m.prune.pruned(time.Now(), swept, m.Heartbeat.Watchers())
 			m.logUnusable(swept.Unusable)
+		}
+		if len(swept.Cancelled) > 0 {
+			m.handled = handled{sidecar, m.Cancelled(swept.Cancelled)}
+		} else if err == nil {
+			m.handled = handled{}
 		}
 		m.Claims.NotifyReady(swept.Ready)
 		m.Claims.NotifyReady(swept.MadeReady)
@@ -139,6 +148,19 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		}
 		return max(next, minPause), nil
 	}
+}
+
+// handled are claims that a sidecar need not find again.
+type handled struct {
+	sidecar backends.Identity
+	claims  []backends.Token
+}
+
+func (h handled) of(sidecar backends.Identity) []backends.Token {
+	if h.sidecar != sidecar {
+		return nil
+	}
+	return h.claims
 }
 
 // logUnusable logs an error that recurs with every batch once, until it changes or is gone.

@@ -49,7 +49,7 @@ type Queue struct {
 
 // causes are those for which deliveries are lost.
 var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge,
-	backends.CauseTxLost}
+	backends.CauseTxLost, backends.CauseCancelled}
 
 // The causes for which commits fail.
 const (

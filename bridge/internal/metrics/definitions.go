@@ -58,7 +58,7 @@ func New() *Set {
 	m.claimed = m.counters("jobs_claimed_total", "Deliveries: jobs handed to a worker. A retried job counts again.", queue)
 	m.acked = m.counters("jobs_acked_total", "Jobs that their workers acked, as committed by the database; queue=\"_unknown\": claimed through another sidecar.", queue)
 	m.nacked = m.counters("jobs_nacked_total", "Jobs that their workers nacked, as failed or as snoozed, as committed by the database.", queue)
-	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, or too large.", queue)
+	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, too large, or cancelled while they were claimed.", queue)
 	m.returned = m.counters("jobs_returned_total", "Jobs that went back to their queue unfinished, from connections that ended in order or by an operator's reclaim. No attempt is used up.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without an ack or nack, by cause; counted by the sidecar that took the job back. "+
 		"too_large: not delivered, but dead.", []string{LabelDatabase, LabelQueue, labelCause})

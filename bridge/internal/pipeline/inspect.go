@@ -80,7 +80,19 @@ func (p *Pipeline) Peek(ctx context.Context, peek backends.Peek) ([]backends.Vie
 // Command carries out an operator's command. With an error, count can be above 0, because a command can take several
 // transactions.
 func (p *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
+	ended := 0
+	c.Ended = func(claims []backends.Token) {
+		ended += len(claims)
+		p.cancelled(claims) // those of this sidecar; the others find them in the database
+	}
+	if c.Kind == backends.Cancel {
+		policy, _ := p.executor.policy(c.Queue)
+		c.RetainDead = policy.RetainDead
+	}
 	count, freed, err := p.backend.Command(ctx, c)
+	if ended > 0 {
+		p.Metrics.Load().CountFailed(backends.FailedCounts{{Queue: c.Queue, Cause: backends.CauseCancelled, Dead: !c.Remove, Jobs: ended}}, false)
+	}
 	if err != nil && count == 0 {
 		return 0, err
 	}

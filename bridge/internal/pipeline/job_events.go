@@ -118,13 +118,13 @@ func (j *jobEvents) failed(all backends.FailedCounts) {
 }
 
 // lost publishes the claims that sessions no longer have.
-func (j *jobEvents) lost(all lease.Lost) {
+func (j *jobEvents) lost(all lease.Lost, reason string) {
 	if !j.hub.Active() {
 		return
 	}
 	for s, gone := range all {
 		for i := range gone {
-			j.publish(withJob(jobevents.Event{Kind: jobevents.Lost, Jobs: 1}, &gone[i]), s)
+			j.publish(withJob(jobevents.Event{Kind: jobevents.Lost, Jobs: 1, Cause: reason}, &gone[i]), s)
 		}
 	}
 }
@@ -132,12 +132,19 @@ func (j *jobEvents) lost(all lease.Lost) {
 // commanded publishes the effect of an operator's command. If some of its ids were not changed, it is not known which.
 func (j *jobEvents) commanded(c *backends.Command, count int64) {
 	kind := map[backends.CommandKind]jobevents.Kind{
-		backends.Retry: jobevents.Retried, backends.Delete: jobevents.Deleted, backends.Purge: jobevents.Deleted, backends.Reclaim: jobevents.Released,
+		backends.Cancel: jobevents.Dead,
+		backends.Retry:  jobevents.Retried, backends.Delete: jobevents.Deleted, backends.Purge: jobevents.Deleted, backends.Reclaim: jobevents.Released,
 	}[c.Kind]
+	if c.Kind == backends.Cancel && c.Remove {
+		kind = jobevents.Deleted
+	}
 	if !j.hub.Active() || kind == "" || count == 0 {
 		return
 	}
 	e := jobevents.Event{Kind: kind, Queue: c.Queue, Jobs: count, Cause: "operator"}
+	if c.Kind == backends.Cancel {
+		e.Cause = string(backends.CauseCancelled)
+	}
 	if int(count) != len(c.IDs) {
 		j.publish(e, nil)
 		return

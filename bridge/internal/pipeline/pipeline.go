@@ -40,6 +40,7 @@ type Pipeline struct {
 	leaseTable  *lease.Table
 	dispatcher  *dispatch.Dispatcher
 	began       time.Time // where clock begins
+	lost        func(lost lease.Lost, reason string)
 	executor    *executor
 	heartbeat   *heartbeat.Heartbeater
 	maintenance *maintenance.Maintainer
@@ -73,7 +74,7 @@ type Config struct {
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
 	Events     *jobevents.Hub                                         // nil: no one can subscribe
-	Lost       func(lease.Lost)                                       // receives the claims that the sessions no longer have
+	Lost       func(lost lease.Lost, reason string)                   // receives the claims that the sessions no longer have; reason is empty if it isn't known
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -100,9 +101,13 @@ func New(c Config) *Pipeline {
 		Log:     p.Log,
 		Version: c.Version,
 		Clock:   c.Clock,
-		Lost: func(lost lease.Lost) {
-			p.events.lost(lost)
-			c.Lost(lost)
+		Lost:    func(lost lease.Lost) { p.lost(lost, "") },
+		Cancelled: func(ctx context.Context, id backends.Identity) {
+			ctx, cancel := backendref.WithTimeout(ctx, p.times.Timeout())
+			defer cancel()
+			if claims, err := p.backend.Cancelled(ctx, id); err == nil { // without an answer they are lost for an unknown reason
+				p.cancelled(claims)
+			}
 		},
 		IdentityDropped: func() {
 			p.executor.forgetReleases()
@@ -166,10 +171,15 @@ func New(c Config) *Pipeline {
 		Times:     p.times,
 		Metrics:   p.Metrics.Load,
 		Failed:    p.events.failed,
+		Cancelled: p.cancelled,
 		Log:       p.Log,
 		Alone:     !p.Info.Concurrent,
 		Jitter:    c.Jitter,
 	})
+	p.lost = func(lost lease.Lost, reason string) {
+		p.events.lost(lost, reason)
+		c.Lost(lost, reason)
+	}
 	p.hours.ask = p.backend.History
 	p.history = history.New(history.Config{Count: p.countHistory, Log: p.Log, Write: func(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
 		defer p.hours.forget() // what is written isn't unwritten any more
@@ -177,6 +187,15 @@ func New(c Config) *Pipeline {
 	}})
 	p.ReadyLimits, p.allDepths = depth.NewReadyLimits(p.readyJobs), depth.NewAllQueues(p.readDepths)
 	return p
+}
+
+// cancelled passes on that an operator cancelled claims of this sidecar. It returns those that it need not see again.
+func (p *Pipeline) cancelled(claims []backends.Token) (handled []backends.Token) {
+	lost, handled := p.leaseTable.Cancel(claims)
+	if len(lost) > 0 {
+		p.lost(lost, string(backends.CauseCancelled))
+	}
+	return handled
 }
 
 // clock is the clock of the pace of prefetch and of the age of prefetched jobs. Unlike that of the heartbeat it stands still

@@ -55,7 +55,7 @@ func newPipeline(db backends.Backend) *Pipeline {
 		MaxPayload: func() int64 { return 1 << 20 },
 		ClaimBytes: func() int64 { return 4 << 20 },
 		Trace:      func(map[string]string) (string, string) { return "", "" },
-		Lost:       func(lease.Lost) {},
+		Lost:       func(lease.Lost, string) {},
 	})
 	p.Metrics.Store(metrics.New().Databases.Of("main"))
 	return p

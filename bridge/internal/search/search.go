@@ -28,7 +28,7 @@ const (
 // Query describes jobs. A field that is empty matches all jobs.
 type Query struct {
 	Key     string
-	Text    string            // a part of the key, the payload or the value of a header
+	Text    string            // a part of the key, the payload, the value of a header or the message of a failure
 	Headers map[string]string // the job has all of these
 }
 
@@ -50,6 +50,11 @@ func (q *Query) matches(v *backends.View) bool {
 	}
 	for _, value := range v.Headers {
 		if strings.Contains(value, q.Text) {
+			return true
+		}
+	}
+	for i := range v.Failures {
+		if strings.Contains(v.Failures[i].Message, q.Text) {
 			return true
 		}
 	}

@@ -14,6 +14,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+// maxUnchanged is the most jobs in the field unchanged of a reply. They fit the smallest max_reply.
+const maxUnchanged = 200
+
 // command starts an operator's command on the jobs of a queue.
 func (s *Session) command(req *protocol.Request) finisher {
 	p := s.shared.Plan()
@@ -26,12 +29,28 @@ func (s *Session) command(req *protocol.Request) finisher {
 			return answerWith(s.failure(err))
 		}
 	}
-	op, c := req.Op, wirejob.Command(req) // req holds another request by the time this one ends
+	op, key, c := req.Op, req.Key, wirejob.Command(req) // req holds another request by the time this one ends
 	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)
 		stuck := time.AfterFunc(inspectTimeout, func() { cancel(fmt.Errorf("%s: no progress within %v", op, inspectTimeout)) })
 		defer stuck.Stop()
+		if key != "" {
+			found, err := db.Peek(ctx, backends.Peek{Queue: c.Queue, Key: key, Max: 1})
+			if err != nil {
+				return s.failure(err), nil
+			}
+			if len(found) == 0 {
+				return &protocol.Reply{Count: protocol.Some(int64(0))}, nil
+			}
+			c.IDs = []string{found[0].ID}
+		}
+		var left []protocol.Unchanged
+		c.Unchanged = func(jobs []backends.JobState) {
+			for _, j := range jobs[:min(len(jobs), maxUnchanged-len(left))] {
+				left = append(left, protocol.Unchanged{ID: j.ID, State: protocol.State(j.State)})
+			}
+		}
 		c.Progress = func() {
 			stuck.Reset(inspectTimeout)
 			if s.shared.Stopping().Err() != nil {
@@ -49,7 +68,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 		}
 		reply := &protocol.Reply{}
 		if c.ChangesJobs() {
-			reply.Count = protocol.Some(count)
+			reply.Count, reply.Unchanged = protocol.Some(count), left
 		}
 		return reply, nil
 	})}

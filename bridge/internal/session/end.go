@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,13 +182,13 @@ func (s *Session) awaitReleases(all []leaving) {
 const lostInEvent = 500
 
 // ReportLost logs leases that the session lost in the database, and sends them to a client that asked for these events.
-func (s *Session) ReportLost(db *pipeline.Pipeline, gone []lease.Held) {
+func (s *Session) ReportLost(db *pipeline.Pipeline, gone []lease.Held, reason string) {
 	texts := make([]string, len(gone))
 	for i := range gone {
-		logLeaseLost(db, &gone[i], s, "heartbeat")
+		logLeaseLost(db, &gone[i], s, cmp.Or(reason, "heartbeat"))
 		texts[i] = wirejob.FormatLease(db.Info.Database, gone[i].Lease)
 	}
 	for part := range slices.Chunk(texts, lostInEvent) {
-		s.sendEvent(protocol.EventLost, part)
+		s.sendEvent(&protocol.Reply{Event: protocol.EventLost, Lost: part, Reason: reason})
 	}
 }

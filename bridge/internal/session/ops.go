@@ -33,7 +33,7 @@ func (s *Session) start(req *protocol.Request) finisher {
 		return s.history(req)
 	case protocol.OpPeek:
 		return s.peek(req)
-	case protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume,
+	case protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpCancel, protocol.OpPurge, protocol.OpPause, protocol.OpResume,
 		protocol.OpLimit:
 		return s.command(req)
 	case protocol.OpWatch:

@@ -86,15 +86,15 @@ func (s *Session) written(err error) {
 }
 
 // Notify sends an event to a client that subscribed to it.
-func (s *Session) Notify(event string) { s.sendEvent(event, nil) }
+func (s *Session) Notify(event string) { s.sendEvent(&protocol.Reply{Event: event}) }
 
 // sendEvent sends an event to a client that subscribed to it. It does not wait for the client. The session ends only
 // after the event was sent.
-func (s *Session) sendEvent(event string, lost []string) {
+func (s *Session) sendEvent(event *protocol.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(s.subscribed, event) && !s.eventsOver {
-		s.events.Go(func() { s.send(&protocol.Reply{Event: event, Lost: lost}) })
+	if slices.Contains(s.subscribed, event.Event) && !s.eventsOver {
+		s.events.Go(func() { s.send(event) })
 	}
 }
 

@@ -32,7 +32,7 @@ func Command(req *protocol.Request) backends.Command {
 	kinds := map[protocol.Op]backends.CommandKind{
 		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
 		protocol.OpChange: backends.Change, protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
-		protocol.OpLimit: backends.Limit,
+		protocol.OpLimit: backends.Limit, protocol.OpCancel: backends.Cancel,
 	}
 	c := backends.Command{
 		Kind:  kinds[req.Op],
@@ -40,6 +40,8 @@ func Command(req *protocol.Request) backends.Command {
 		IDs:   slices.Clone(req.IDs),
 		All:   req.All,
 		State: backends.State(req.State),
+
+		Remove: req.Delete,
 	}
 	if n, ok := req.Priority.Get(); ok {
 		priority := int16(n)

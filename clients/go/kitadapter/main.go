@@ -103,7 +103,7 @@ func run() error {
 	}
 }
 
-func (a *adapter) onLost(leases []string) {
+func (a *adapter) onLost(leases []string, _ string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range leases {

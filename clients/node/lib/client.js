@@ -194,6 +194,14 @@ class Client {
     return this.#operate('reclaim', queue, { ids })
   }
 
+  cancel(queue, which, given = {}) {
+    return start('cancel', async () => {
+      const { delete: remove } = options('cancel', given, ['delete'])
+      const fields = Array.isArray(which) ? { ids: which } : { key: options('cancel', which, ['key']).key }
+      return (await this._call('cancel', { queue: text('cancel', 'queue', queue), ...fields, ...(remove ? { delete: true } : {}) })).count
+    })
+  }
+
   purge(queue, state) {
     return this.#operate('purge', queue, { state })
   }

@@ -68,6 +68,9 @@ for (const [name, code] of Object.entries(reported)) {
   byCode[code] = classes[name]
 }
 
+/** The job was cancelled while it ran. Not a class of byCode: the sidecar reports it by an event. */
+classes.Cancelled = class Cancelled extends classes.LeaseLost {}
+
 /** Returns the error for the map `error` of a reply. A code of a later version is an Internal. */
 function fromWire(fields) {
   const code = String(fields?.code ?? 'internal')

@@ -94,6 +94,7 @@ class Job {
     this.lastError = fields.last_error
     this.settled = false
     this.lost = false
+    this.cancelled = false
     hidden(this, '_followUps', [])
     hidden(this, '_claim', undefined) // the claim that its settle carries
     hidden(this, '_next', []) // the jobs that this claim got
@@ -204,6 +205,7 @@ function hidden(object, name, value) {
 }
 
 function lostError(job) {
+  if (job.cancelled) return new errors.Cancelled(`job ${job.id} of ${job.queue} was cancelled`)
   return new errors.LeaseLost(`job ${job.id}: its lease was lost; another worker can have it`)
 }
 

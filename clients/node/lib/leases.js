@@ -48,12 +48,15 @@ class Leases {
   }
 
   /** Removes lost leases and returns their jobs, except those that are being settled. */
-  lose(leases) {
+  lose(leases, reason) {
     const reported = []
     for (const lease of leases) {
       const held = this.#held.get(lease)
       this.#held.delete(lease)
-      if (held?.settling === 0) reported.push(held.job)
+      if (held?.settling === 0) {
+        if (reason === 'cancelled') held.job.cancelled = true
+        reported.push(held.job)
+      }
     }
     return reported
   }

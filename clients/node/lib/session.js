@@ -297,7 +297,7 @@ class Session {
 
   #handle(wire, message) {
     if (message.event !== undefined) {
-      if (message.event === 'lost') this.reportLost(this.leases.lose(message.leases ?? []))
+      if (message.event === 'lost') this.reportLost(this.leases.lose(message.leases ?? [], message.reason))
       else if (message.event === 'draining') setImmediate(() => this.#callback('onDraining', this.onDraining))
       return // others are of a later version
     }

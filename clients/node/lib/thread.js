@@ -23,7 +23,8 @@ async function main() {
   parentPort.on('message', async (message) => {
     if (message.lost) return current?._lose()
     const job = new Job(client, message.job)
-    Object.defineProperty(job, 'lost', { get: () => Atomics.load(message.flag, 0) === 1, set() {} })
+    Object.defineProperty(job, 'lost', { get: () => Atomics.load(message.flag, 0) > 0, set() {} })
+    Object.defineProperty(job, 'cancelled', { get: () => Atomics.load(message.flag, 0) === 2, set() {} })
     current = job
     let { result, error } = await handlers.perform(job, () => worker.perform(job))
     try {

@@ -30,7 +30,7 @@ class Threads {
     const thread = this.#free.pop() ?? (this.#all.size < this.#most ? this.#start() : await this.#next())
     const flag = new Int32Array(new SharedArrayBuffer(4))
     const lose = () => {
-      Atomics.store(flag, 0, 1)
+      Atomics.store(flag, 0, job.cancelled ? 2 : 1)
       thread.postMessage({ lost: true })
     }
     job.signal.addEventListener('abort', lose, { once: true })

@@ -332,6 +332,7 @@ class Pool {
   }
 
   async #runJob(job, group) {
+    if (job.cancelled) return this.log.info(`${job} was cancelled before it began`)
     if (job.lost) {
       // While it waited to begin.
       this.log.warn(`${job}: its lease was lost before it began; another worker can have it`)
@@ -345,6 +346,7 @@ class Pool {
       if (error) this.log.error(`${job} was settled by its function, and then failed: ${error.reason?.stack ?? error.reason}`)
       return
     }
+    if (job.cancelled) return this.log.info(`${job} was cancelled while it ran`)
     if (job.lost) {
       this.log.warn(`${job}: its lease was lost while it ran; another worker may have done it too`)
       return

@@ -7,7 +7,7 @@ const { test } = require('node:test')
 const { once } = require('node:events')
 
 const { Behind } = require('../lib/behind')
-const { Client, Dead, Retry, Snooze, Worker, testing } = require('..')
+const { Client, Dead, LeaseLost, Retry, Snooze, Worker, testing } = require('..')
 const { PACKAGE, queueName, client, folder, node, deferred, quiet } = require('./helpers')
 
 const PROGRAM = path.join(PACKAGE, 'bin', 'qsidecar-node.js')
@@ -113,6 +113,29 @@ for (const ack of ['behind', 'sync']) {
     assert.deepEqual(await c.claim([a, b]), [])
   })
 }
+
+test('a cancelled job is aborted, and not run again', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const { id } = await c.enqueue(queue, 'x', { key: 'k' })
+  const seen = []
+  const worker = new Worker({
+    [queue]: async (job) => {
+      setImmediate(() => c.cancel(queue, [id, 'no-such-job']).then((n) => seen.push(n)))
+      await new Promise((resolve) => job.signal.addEventListener('abort', resolve))
+      seen.push(job.cancelled, job.lost, job.signal.reason.constructor.name, job.signal.reason instanceof LeaseLost)
+      job.signal.throwIfAborted()
+    },
+  }, { requestTimeoutMs: 120_000, logger: quiet, signals: false })
+  const running = worker.run()
+  while ((await c.peek({ queue, ids: [id] }))[0].state !== 'dead' || seen.length < 5) await new Promise(setImmediate)
+  worker.stop()
+  await running
+  assert.deepEqual(seen.filter((x) => x !== 1), [true, true, 'Cancelled', true])
+  assert.deepEqual((await c.peek({ queue, ids: [id] }))[0].errors.map((e) => e.cause), ['cancelled'])
+  assert.equal(await c.cancel(queue, { key: 'k' }, { delete: true }), 1)
+  assert.equal(await c.cancel(queue, { key: 'k' }, { delete: true }), 0)
+})
 
 test('drain works the jobs that its own acks store', async (t) => {
   const c = client(t)

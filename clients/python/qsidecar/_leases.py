@@ -64,12 +64,13 @@ class Leases:
             if held is not None:
                 held.settling += d
 
-    def lose(self, leases: List[str]) -> List[BaseJob]:
+    def lose(self, leases: List[str], reason: Optional[str] = None) -> List[BaseJob]:
         """Removes lost leases and returns their jobs, except those that are being settled."""
         reported = []
         for lease in leases:
             held = self.held.pop(lease, None)
             if held is not None and held.settling == 0:
+                held.job._cancelled = reason == "cancelled"
                 held.job._lost = True
                 reported.append(held.job)
         return reported

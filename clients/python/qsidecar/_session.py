@@ -245,7 +245,7 @@ class Session(Calls):
         if event is not None:
             if event == "lost":
                 with self.lock:
-                    self._report_lost(self.leases.lose(message.get("leases") or []))
+                    self._report_lost(self.leases.lose(message.get("leases") or [], message.get("reason")))
             elif event == "draining":
                 self._run_callback(self._on_draining)
             return  # an event of a later version

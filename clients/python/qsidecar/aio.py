@@ -16,7 +16,7 @@ from . import client as _client
 from . import errors
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, check_request, claim_fields, lost_of, many_fields, stats_fields
+from .client import Client, cancel_fields, check_request, claim_fields, lost_of, many_fields, stats_fields
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -168,6 +168,11 @@ class AsyncClient:
     async def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""
         await self._call("ping", {}, None)
+
+    async def cancel(self, queue: str, *ids: str, key: Optional[str] = None, delete: bool = False) -> int:
+        """Ends jobs that wait or run: see Client.cancel."""
+        count: int = (await self._call("cancel", cancel_fields(queue, ids, key, delete), None))["count"]
+        return count
 
     async def request(self, op: str, **fields: Any) -> Dict[str, Any]:
         """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""

@@ -203,6 +203,15 @@ class Client:
         """Checks that the sidecar answers. It does not check the database."""
         self._call("ping", {}, None)
 
+    def cancel(self, queue: str, *ids: str, key: Optional[str] = None, delete: bool = False) -> int:
+        """Ends jobs that wait or run: those with the ids, or the one that has the key. Returns how many are cancelled now.
+
+        They are dead, or removed with delete. A repeated call returns the same number, except with delete. A running
+        job learns it by Job.cancelled; an `async def` job's task is cancelled.
+        """
+        count: int = self._call("cancel", cancel_fields(queue, ids, key, delete), None)["count"]
+        return count
+
     def request(self, op: str, **fields: Any) -> Dict[str, Any]:
         """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""
         check_request(op, fields)
@@ -332,6 +341,17 @@ def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
 
 def stats_fields(queue: Optional[str]) -> Dict[str, Any]:
     return {} if queue is None else {"queue": queue}
+
+
+def cancel_fields(queue: str, ids: Sequence[str], key: Optional[str], delete: bool) -> Dict[str, Any]:
+    fields: Dict[str, Any] = {"queue": queue}
+    if ids:
+        fields["ids"] = list(ids)
+    if key is not None:
+        fields["key"] = key
+    if delete:
+        fields["delete"] = True
+    return fields
 
 
 def check_request(op: str, fields: Mapping[str, Any]) -> None:

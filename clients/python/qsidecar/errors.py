@@ -127,6 +127,10 @@ class LeaseLost(SidecarError):
     code = "lease_lost"
 
 
+class Cancelled(LeaseLost):
+    """The job was cancelled while it ran: stop the work. Job.checkpoint raises it. Nothing changes the job any more."""
+
+
 class Busy(SidecarError):
     """Too many claims of this connection are waiting."""
 

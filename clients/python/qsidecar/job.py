@@ -140,6 +140,7 @@ class BaseJob:
     def __init__(self, client: Any, fields: Mapping[str, Any]) -> None:
         self._client = client
         self._lost = False
+        self._cancelled = False
         self._cancel: Optional[Callable[[], Any]] = None  # cancels the task that runs the job
         self._then: List[NewJob] = []
         self._claim: Optional[Dict[str, Any]] = None  # the claim that its settle carries
@@ -181,6 +182,18 @@ class BaseJob:
         """Whether the lease is known to be lost. Another worker can have the job, so stop what can be stopped."""
         return self._lost
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled while it runs. Then it is also lost, and no worker gets it: stop the work."""
+        return self._cancelled
+
+    def checkpoint(self) -> None:
+        """Raises Cancelled if the job was cancelled, and LeaseLost if its lease is known to be lost otherwise.
+
+        Call it in long work, at places where it can stop. It sends nothing.
+        """
+        self._valid()
+
     def then(
         self,
         queue: str,
@@ -220,6 +233,8 @@ class BaseJob:
         return fields
 
     def _valid(self) -> str:
+        if self._cancelled:
+            raise errors.Cancelled(f"job {self.id} of {self.queue} was cancelled")
         if self._lost:
             raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
         return self.lease

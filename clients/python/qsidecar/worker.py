@@ -529,7 +529,10 @@ class _ThreadPool:
         return True
 
     def _can_run(self, job: Job) -> bool:
-        if job.lost:  # while it waited to begin
+        if job.cancelled:  # while it waited to begin
+            log.info("%r was cancelled before it began", job)
+            return False
+        if job.lost:  # also
             log.warning("%r: its lease was lost before it began; another worker can have it", job)
             return False
         return not self._cannot_run(job)
@@ -544,6 +547,9 @@ class _ThreadPool:
         if job.settled:  # by its function
             if error is not None:
                 log.error("%r was settled by its function, and then failed", job, exc_info=error)
+            return
+        if job.cancelled:
+            log.info("%r was cancelled while it ran", job)
             return
         if job.lost:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)

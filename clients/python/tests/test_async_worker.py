@@ -99,6 +99,33 @@ class AsyncWorker(Case):
                 thread.join(LIMIT)
                 self.assertEqual(ended, [True])
 
+    def test_a_cancelled_job_cancels_the_task(self):
+        began, ended = [], []
+
+        @self.app.job(self.q)
+        async def work(job):
+            began.append(job)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(job.cancelled)
+                raise
+
+        job_id = self.app.enqueue(self.q).id
+
+        def cancel():
+            eventually(lambda: began, "it runs")
+            self.client.cancel(self.q, job_id)
+            eventually(lambda: ended, "it is cancelled")
+            self.app.stop()
+
+        thread = in_thread(cancel)
+        with quiet():
+            self.app.run(2)
+        thread.join(LIMIT)
+        self.assertEqual(ended, [True])
+        self.assertEqual(len(began), 1)
+
     def test_hooks_and_plain_functions_beside(self):
         calls = []
 

@@ -170,6 +170,37 @@ class Worker(Case):
             write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
 
+    def test_cancelled_while_it_runs(self):
+        running, ended = threading.Event(), []
+
+        @self.app.job(self.q)
+        def work(job):
+            running.set()
+            try:
+                for _ in range(int(LIMIT * 100)):
+                    job.checkpoint()
+                    threading.Event().wait(0.01)
+            except qsidecar.Cancelled as e:
+                ended.append((job.cancelled, job.lost, "was cancelled" in str(e)))
+                with self.assertRaises(qsidecar.Cancelled):
+                    job.ack()
+                raise
+
+        job_id = self.app.enqueue(self.q).id
+        with self.assertLogs("qsidecar", "INFO") as logs:
+            self.run_app(concurrency=2)
+            self.assertTrue(running.wait(LIMIT))
+            self.assertEqual(self.client.cancel(self.q, job_id, "no-such-job"), 1)
+            eventually(lambda: ended, "the job stops")
+            eventually(lambda: any("was cancelled while it ran" in line for line in logs.output), "it is logged")
+        self.assertEqual(ended, [(True, True, True)])
+        self.assertEqual(self.dead(job_id)["errors"][0]["cause"], "cancelled")
+        self.assertEqual(self.client.cancel(self.q, job_id), 1)
+        self.assertEqual(self.client.cancel(self.q, job_id, delete=True), 1)
+        self.assertIsNone(self.peek(job_id))
+        self.app.enqueue(self.q, key="k", delay=60)
+        self.assertEqual(self.client.cancel(self.q, key="k"), 1)
+
     def test_drain(self):
         did = []
         self.app.job(self.q)(lambda job: did.append(job.payload))

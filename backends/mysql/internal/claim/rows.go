@@ -36,7 +36,7 @@ func (c *claim) assign(t Tx, p backends.Policy, rows []ready) {
 	for i, r := range rows {
 		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
 		r.Alone = slots[i].Alone(r.Attempt, r.MaxAttempts, int(r.losses))
-		r.Fence = nextFence(r.Fence, *t.Now)
+		r.Fence = NextFence(r.Fence, *t.Now)
 		r.Timeout = cmp.Or(core.FromMS(r.timeout), p.Timeout)
 		if r.large {
 			large[r.id] = len(c.res.Jobs)
@@ -82,9 +82,9 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 	}
 }
 
-// nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so large
+// NextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so large
 // that no higher number fits. The next number after it is the time. The statement take computes the same.
-func nextFence(fence int64, now session.Instant) int64 {
+func NextFence(fence int64, now session.Instant) int64 {
 	if fence >= 1<<62-1 {
 		return int64(now)
 	}
@@ -115,7 +115,7 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		*t.Wrote = true
 		c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 		message := backends.TooLarge(r.size, c.MaxPayload)
-		fence := nextFence(r.Fence, *t.Now)
+		fence := NextFence(r.Fence, *t.Now)
 		expires := t.Now.After(core.MS(p.RetainDead))
 		t.Add(c.f.SQL.Bury,
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)

@@ -76,7 +76,7 @@ func Parse(text []byte) (*Node, error) {
 }
 
 // small holds the tables with a row for each sidecar or queue, or for each queue and hour of 14 days.
-var small = map[string]bool{"qsidecar_sidecars": true, "qsidecar_queues": true, "qsidecar_history": true, "qsidecar_meta": true}
+var small = map[string]bool{"qsidecar_sidecars": true, "qsidecar_queues": true, "qsidecar_history": true, "qsidecar_meta": true, "qsidecar_cancelled": true}
 
 // Faults returns the parts of a plan that make the cost of the statement grow with the tables.
 // p is the root of the plan.

@@ -1,5 +1,5 @@
--- parameters: @around_prune bigint, @around_owners bigint, @around_segments nvarchar(max), @around_queues nvarchar(max)
--- result sets: 4
+-- parameters: @around_prune bigint, @around_owners bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
+-- result sets: 5
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;
@@ -72,3 +72,7 @@ SELECT x.n, x.queue FROM OPENJSON(@around_queues) WITH (n int, queue nvarchar(40
 SELECT x.n, r.requeues
 FROM @around_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SELECT c.token_sidecar, c.token_number
+FROM [qsidecar].qsidecar_cancelled AS c WITH (FORCESEEK)
+WHERE c.owner = @around_sidecar
+OPTION (KEEPFIXED PLAN);

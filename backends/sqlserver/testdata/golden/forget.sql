@@ -13,6 +13,11 @@ WHERE h.dead = 1 AND NOT EXISTS (
   SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK) WHERE j.state = 'claimed' AND j.owner = h.sidecar)
 OPTION (LOOP JOIN, KEEPFIXED PLAN);
 SET @wrote = @wrote + @@ROWCOUNT;
+DELETE c
+FROM [qsidecar].qsidecar_cancelled AS c WITH (ROWLOCK)
+WHERE NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (FORCESEEK) WHERE h.sidecar = c.owner AND h.dead = 0)
+OPTION (LOOP JOIN, KEEPFIXED PLAN);
+SET @wrote = @wrote + @@ROWCOUNT;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

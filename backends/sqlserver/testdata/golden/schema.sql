@@ -228,6 +228,17 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_history') IS NULL
   );
 GO
 
+-- Claims that a cancel ended. Each owner reads its own once a second, and deletes a row after it
+-- has sent the event.
+IF OBJECT_ID(N'[qsidecar].qsidecar_cancelled') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_cancelled (
+    owner         bigint NOT NULL,
+    token_sidecar bigint NOT NULL,
+    token_number  bigint NOT NULL,
+    CONSTRAINT qsidecar_cancelled_owner PRIMARY KEY (owner, token_sidecar, token_number)
+  );
+GO
+
 -- The number of the last commit of each connection of each open handle. After a
 -- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'[qsidecar].qsidecar_commits') IS NULL
@@ -329,6 +340,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_sidecars TO [qsideca
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_history TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_requeues TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_cancelled TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_commits TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_leases TO [qsidecar_sidecar];
 GRANT SELECT ON [qsidecar].qsidecar_meta TO [qsidecar_sidecar];

@@ -4,9 +4,10 @@ import re
 
 from sqlglot import exp
 
-SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta"}
+SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta", "qsidecar_cancelled"}
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
-        "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"]}
+        "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"],
+        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"]}
 CLAIMING = {"UPDLOCK", "READPAST", "ROWLOCK", "READCOMMITTEDLOCK"}
 HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEADLOCK_PRIORITY LOW",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"]

@@ -149,6 +149,17 @@ module Qsidecar
       send_request("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
     end
 
+    # cancel ends jobs that wait or run: those with the ids, or the one that has the key. They are dead, or
+    # removed with delete. It returns how many are cancelled now; a repeated call returns the same number,
+    # except with delete. A running job sees it by Job#cancelled? and Job#checkpoint.
+    def cancel(queue, *ids, key: nil, delete: false)
+      fields = { queue: Codec.text(queue) }
+      fields[:ids] = ids.flatten.map { |id| Codec.text(id) } unless ids.empty?
+      fields[:key] = Codec.text(key) if key
+      fields[:delete] = true if delete
+      send_request("cancel", fields)["count"]
+    end
+
     # request sends any other op of PROTOCOL.md with its fields and returns the reply.
     def request(op, **fields)
       send_request(op.to_s, fields)

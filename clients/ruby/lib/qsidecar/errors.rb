@@ -103,8 +103,12 @@ module Qsidecar
   # Raise it in a job that must not be tried again. The job is then dead.
   class Dead < StandardError; end
 
+  # The job was cancelled while it ran: stop the work. Job#checkpoint raises it. Nothing changes the job
+  # any more.
+  class Cancelled < LeaseLost; end
+
   CODES = constants.map { |name| const_get(name) }
-                   .select { |c| c.is_a?(Class) && c < SidecarError }
+                   .select { |c| c.is_a?(Class) && c.superclass == SidecarError }
                    .map { |c| [c::CODE, c] }.to_h.freeze
   private_constant :CODES
 

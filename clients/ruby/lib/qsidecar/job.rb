@@ -22,6 +22,7 @@ module Qsidecar
       @enqueued_at = fields["enqueued_at"]
       @timeout_ms = fields["timeout_ms"]
       @state = :held
+      @cancelled = false
       @next_jobs = []
     end
 
@@ -76,12 +77,26 @@ module Qsidecar
       @state == :lost
     end
 
+    # cancelled? is whether the job was cancelled while it runs. Then it is also lost, and no worker gets
+    # it: stop the work.
+    def cancelled?
+      @cancelled
+    end
+
+    # checkpoint raises Cancelled if the job was cancelled, and LeaseLost if its lease is known to be
+    # lost otherwise. Call it in long work, where it can stop. It sends nothing.
+    def checkpoint
+      raise Cancelled, "job #{@id} of #{@queue} was cancelled" if cancelled?
+      raise LeaseLost, "job #{@id}: its lease was lost; another worker may have it" if lost?
+    end
+
     # The client calls settled! and lost!.
     def settled!
       @state = :settled
     end
 
-    def lost!
+    def lost!(reason = nil)
+      @cancelled = reason == "cancelled"
       @state = :lost
     end
 
@@ -93,7 +108,7 @@ module Qsidecar
     private
 
     def settle
-      raise LeaseLost, "job #{@id}: its lease was lost before" if lost?
+      checkpoint
 
       done = yield
       @state = :settled

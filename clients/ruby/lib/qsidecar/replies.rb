@@ -9,7 +9,7 @@ module Qsidecar
     def handle(link, message)
       case message["event"]
       when nil then answer(link, message)
-      when "lost" then lose(message["leases"])
+      when "lost" then lose(message["leases"], message["reason"])
       when "draining" then notify(:draining)
       end # other events are of a later version
     end
@@ -81,9 +81,9 @@ module Qsidecar
     end
 
     # lose reports lost leases to the program.
-    def lose(leases)
+    def lose(leases, reason = nil)
       @held.lose(leases).each do |job|
-        job.lost!
+        job.lost!(reason)
         notify(:lost, job)
       end
     end

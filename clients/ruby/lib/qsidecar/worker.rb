@@ -358,6 +358,7 @@ module Qsidecar
     def settle(job, error)
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
+      return log(:info, "job #{job.id} of #{job.queue} was cancelled while it ran") if job.cancelled?
       return log(:warn, "job #{job.id} of #{job.queue} lost its lease: another worker may have it") if job.lost?
       return settle_behind(job, error) unless @sync || @client.session.joins?
 
@@ -447,6 +448,8 @@ module Qsidecar
 
     def lost(job)
       @on_lost&.call(job)
+      return if job.cancelled? # the end of its run is logged
+
       log(:warn, "job #{job.id} of #{job.queue}: its lease was lost; another worker may do it too (see Job#lost?)")
     end
 
