@@ -15,11 +15,11 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	s := a.Store
 	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
 	var ready []int32
-	var never *int64
+	var never, fireAt *int64
 	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never)
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &fireAt)
 	}
-	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom)}
+	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom), int64(q.Schedules)}
 	if s.pooled {
 		err = s.lookPooled(ctx, read, args)
 	} else {
@@ -37,6 +37,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	}
 	if never != nil {
 		o.Never = *never
+	}
+	if fireAt != nil {
+		at := time.UnixMilli(*fireAt)
+		o.FireAt = &at
 	}
 	return o, err
 }

@@ -123,7 +123,7 @@ func render(schema string) *statements {
 		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst"),
 		allLimits:    t.Get("all_limits", ""),
 
-		look:          t.Get("look", "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from"),
+		look:          t.Get("look", "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from schedules"),
 		lookKeys:      t.Get("look_keys", "from"),
 		promote:       t.Get("promote", "limit from only"),
 		findScheduled: t.Get("find_scheduled", "limit from"),
