@@ -26,14 +26,18 @@ const (
 	OpPause       Op = "pause"
 	OpResume      Op = "resume"
 	OpLimit       Op = "limit"
-	OpWatch       Op = "watch"
-	OpPing        Op = "ping"
-	OpReload      Op = "reload"
-	OpStatus      Op = "status"
-	OpConfig      Op = "config"
-	OpFleet       Op = "fleet"
-	OpHistory     Op = "history"
-	OpCheck       Op = "check"
+
+	OpSchedules      Op = "schedules"
+	OpSchedule       Op = "schedule"
+	OpChangeSchedule Op = "change_schedule"
+	OpWatch          Op = "watch"
+	OpPing           Op = "ping"
+	OpReload         Op = "reload"
+	OpStatus         Op = "status"
+	OpConfig         Op = "config"
+	OpFleet          Op = "fleet"
+	OpHistory        Op = "history"
+	OpCheck          Op = "check"
 )
 
 // Opt is a field that can be absent. It needs no pointer and so no allocation.
@@ -144,6 +148,11 @@ type Request struct {
 	Burst      Opt[int64] // 0: the default
 	None       bool       // first remove all limits
 
+	// schedules, schedule, change_schedule
+	Schedule *Schedule
+	DryRun   bool   // schedule: change nothing
+	Do       string // change_schedule
+
 	// peek, retry, change, delete, reclaim, purge
 	IDs   []string
 	State State
@@ -234,6 +243,9 @@ type Reply struct {
 	Why     string     // reload without Changes: why nothing changed, for people
 	Status  *Status    // status: its fields are fields of the reply itself
 	Config  *Config    // config: its fields are fields of the reply itself
+
+	Schedules []Schedule // schedules: never nil
+	Declared  *Declared  // schedule
 
 	Sidecars []Sidecar      // fleet: never nil
 	History  []QueueHistory // history: never nil
