@@ -32,6 +32,7 @@ type Adopter interface {
 // Engine is an Adopter with its diagnostics. The diagnose package of each engine adds them.
 type Engine interface {
 	Adopter
+	Scheduler
 	Advisor
 	Examiner
 }

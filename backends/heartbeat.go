@@ -112,6 +112,10 @@ type Maintenance struct {
 	Limit      int       // the most rows of each kind, > 0
 	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit
 	Jitter     Jitter    // of the back-offs of the jobs that it reaps
+
+	// AdoptedSchedules: also find schedules of queues in adopted tables. Package adopted sets it. Otherwise the watchers alone find
+	// schedules that are due.
+	AdoptedSchedules bool
 }
 
 // PruneLimit returns the most rows that one transaction of pruning deletes.
@@ -138,6 +142,9 @@ type MaintenanceResult struct {
 	Pruned    int
 	More      bool          // some kind except pruning reached Limit: call again at once
 	Next      time.Duration // until the next known promotion or end of a lease; < 0: none is known
+
+	ScheduleDue  bool          // a schedule is due: call Scheduler.FireSchedules
+	NextSchedule time.Duration // until the first schedule is due; 0: there is none, or it is due now
 
 	// With Prune. Deletion isn't urgent: an expired job or key counts as gone for every sidecar already.
 	PruneMore    bool          // there is more to prune; call again soon

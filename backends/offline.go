@@ -16,6 +16,7 @@ var (
 	_ Inspector = (*Offline)(nil)
 	_ Locator   = (*Offline)(nil)
 	_ Historian = (*Offline)(nil)
+	_ Scheduler = (*Offline)(nil)
 )
 
 func (o *Offline) err() error {
@@ -70,3 +71,21 @@ func (o *Offline) History(context.Context, string) ([]HourTotals, error) { retur
 
 // Queues implements Locator.
 func (o *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, o.err() }
+
+// Schedules implements Scheduler.
+func (o *Offline) Schedules(context.Context, string) ([]Schedule, error) { return nil, o.err() }
+
+// DeclareSchedule implements Scheduler.
+func (o *Offline) DeclareSchedule(context.Context, Schedule, bool) (Declared, error) {
+	return Declared{}, o.err()
+}
+
+// ChangeSchedule implements Scheduler.
+func (o *Offline) ChangeSchedule(context.Context, ScheduleCommand) (string, error) {
+	return "", o.err()
+}
+
+// FireSchedules implements Scheduler.
+func (o *Offline) FireSchedules(context.Context) (FiredSchedules, error) {
+	return FiredSchedules{}, o.err()
+}

@@ -139,7 +139,9 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "cancel": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
-			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "limit": `,"queue":"closed","max_claimed":1`, "watch": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
+			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "limit": `,"queue":"closed","max_claimed":1`, "watch": `,"queue":"closed"`,
+			"schedules": `,"queue":"closed"`, "schedule": `,"queue":"closed","schedule":{"name":"s","every_ms":1000}`,
+			"change_schedule": `,"queue":"closed","schedule":{"name":"s"},"do":"run"`, "ping": "", "reload": "", "status": "",
 			"config": "", "fleet": "", "check": "",
 		}
 		for op, more := range requests {

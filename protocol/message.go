@@ -27,14 +27,18 @@ const (
 	OpPause       Op = "pause"
 	OpResume      Op = "resume"
 	OpLimit       Op = "limit"
-	OpWatch       Op = "watch"
-	OpPing        Op = "ping"
-	OpReload      Op = "reload"
-	OpStatus      Op = "status"
-	OpConfig      Op = "config"
-	OpFleet       Op = "fleet"
-	OpHistory     Op = "history"
-	OpCheck       Op = "check"
+
+	OpSchedules      Op = "schedules"
+	OpSchedule       Op = "schedule"
+	OpChangeSchedule Op = "change_schedule"
+	OpWatch          Op = "watch"
+	OpPing           Op = "ping"
+	OpReload         Op = "reload"
+	OpStatus         Op = "status"
+	OpConfig         Op = "config"
+	OpFleet          Op = "fleet"
+	OpHistory        Op = "history"
+	OpCheck          Op = "check"
 )
 
 // Opt is a field that can be absent. It needs no pointer and so no allocation.
@@ -146,7 +150,10 @@ type Request struct {
 	None       bool       // first remove all limits
 
 	// cancel
-	Delete bool // delete the jobs instead of keeping them as dead ones
+	Delete   bool // delete the jobs instead of keeping them as dead onesschedules, schedule, change_schedule
+	Schedule *Schedule
+	DryRun   bool   // schedule: change nothing
+	Do       string // change_schedule
 
 	// peek, retry, change, delete, reclaim, cancel, purge
 	IDs   []string
@@ -239,6 +246,9 @@ type Reply struct {
 	Why       string      // reload without Changes: why nothing changed, for people
 	Status    *Status     // status: its fields are fields of the reply itself
 	Config    *Config     // config: its fields are fields of the reply itself
+
+	Schedules []Schedule // schedules: never nil
+	Declared  *Declared  // schedule
 
 	Sidecars []Sidecar      // fleet: never nil
 	History  []QueueHistory // history: never nil

@@ -325,6 +325,8 @@ var replyMessage = newMessage([]field[Reply]{
 	ofConfig(isWords("settings", func(c *Config) *[]string { return &c.Settings })),
 	ofConfig(always(isList("reloads", 0, math.MaxInt, reloadMessage, func(c *Config) *[]Reload { return &c.Reloads }, needs(reloadMessage, "at")))),
 	isList("history", 0, math.MaxInt, historyMessage, func(r *Reply) *[]QueueHistory { return &r.History }, needs(historyMessage, "since")),
+	isList("schedules", 0, math.MaxInt, scheduleViewMessage, func(r *Reply) *[]Schedule { return &r.Schedules }, needs(scheduleViewMessage, "name")),
+	isMap("declared", declaredMessage, func(r *Reply) *Declared { return r.Declared }, func(r *Reply, d *Declared) { r.Declared = d }),
 	isList("sidecars", 0, math.MaxInt, sidecarMessage, func(r *Reply) *[]Sidecar { return &r.Sidecars }, needs(sidecarMessage, "sidecar")),
 	isList("findings", 0, math.MaxInt, findingMessage, func(r *Reply) *[]Finding { return &r.Findings }, needs(findingMessage, "text")),
 	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),

@@ -48,6 +48,9 @@ const (
 	fBurst
 	fNone
 	fDelete
+	fSchedule
+	fDryRun
+	fDo
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -175,6 +178,11 @@ var requestMessage = newMessage([]field[Request]{
 	fBurst:  isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
 	fNone:   isBool("none", func(r *Request) *bool { return &r.None }),
 	fDelete: isBool("delete", func(r *Request) *bool { return &r.Delete }),
+	fSchedule: isMap("schedule", scheduleMessage, func(r *Request) *Schedule { return r.Schedule },
+		func(r *Request, s *Schedule) { r.Schedule = s }),
+	fDryRun: isBool("dry_run", func(r *Request) *bool { return &r.DryRun }),
+	fDo: checked(isText("do", maxShownName, func(r *Request) *string { return &r.Do }),
+		func(r *Request) *Error { return oneOf("do", r.Do, DoRun, DoPause, DoResume, DoDelete) }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.

@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpSchedules, OpSchedule, OpChangeSchedule, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -163,6 +163,22 @@ func genOperator(t *rapid.T, r *Request) {
 		if !r.None && !r.MaxClaimed.Set && !r.Burst.Set {
 			r.Rate = "100/s"
 		}
+	case OpSchedules:
+		r.Queue = genQueue().Draw(t, "queue")
+	case OpSchedule:
+		r.Queue, r.DryRun = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "dry_run")
+		r.Schedule = &Schedule{
+			Name: genQueue().Draw(t, "name"), EveryMS: genInt(1, MaxEveryMS).Draw(t, "every_ms"), SplayMS: genInt(0, MaxSplayMS).Draw(t, "splay_ms"),
+			Headers: genHeaders().Draw(t, "headers"), Priority: genInt(MinPriority, MaxPriority).Draw(t, "priority"),
+			Missed: rapid.SampledFrom([]string{"", "one", "all", "skip"}).Draw(t, "missed"), Overlap: rapid.SampledFrom([]string{"", "allow", "skip"}).Draw(t, "overlap"),
+			Version: genInt(0, MaxSafeInt).Draw(t, "version"),
+		}
+		if rapid.Bool().Draw(t, "cron") {
+			r.Schedule.EveryMS, r.Schedule.Cron, r.Schedule.Zone = 0, "0 6 * * *", genSome(MaxZone).Draw(t, "tz")
+		}
+	case OpChangeSchedule:
+		r.Queue, r.Do = genQueue().Draw(t, "queue"), rapid.SampledFrom([]string{DoRun, DoPause, DoResume, DoDelete}).Draw(t, "do")
+		r.Schedule = &Schedule{Name: genQueue().Draw(t, "name"), Source: genQueue().Draw(t, "source")}
 	case OpPeek:
 		if rapid.Bool().Draw(t, "of one queue") {
 			r.Queue = genQueue().Draw(t, "queue")

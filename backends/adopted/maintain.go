@@ -24,6 +24,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		}
 		return s.Adopted(queue)
 	})
+	m.AdoptedSchedules = len(s.tables) > 0 // the watchers possibly don't have these tables
 	r, err := s.maintainOwn(ctx, m)
 	if err != nil && core.IsOutage(ctx, err) {
 		return r, err

@@ -16,7 +16,7 @@ import (
 // reason. Then it ends the transactions that wait for the lock. Until the lock is gone, commits leave managed jobs out.
 
 // ownTables are the tables that managed queues need and adopted ones don't.
-var ownTables = []string{"qsidecar_jobs", "qsidecar_keys", "qsidecar_failures"}
+var ownTables = []string{"qsidecar_jobs", "qsidecar_keys", "qsidecar_failures", "qsidecar_schedules"}
 
 const (
 	// ownPatience is how long the engine's maintenance takes before maintenance searches for locks.

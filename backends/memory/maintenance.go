@@ -116,6 +116,10 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
 		r.MadeReady, r.Next = b.madeReady, b.nextDue()
+		if at := b.nextSchedule(); at != nil && (!s.Watched || s.AdoptedSchedules) {
+			r.NextSchedule = max(at.Sub(b.now), 0)
+			r.ScheduleDue = r.NextSchedule == 0
+		}
 		for _, q := range s.Waiting {
 			if b.firstReady(backends.Policy{Queue: q}) != nil {
 				r.Ready = append(r.Ready, q)

@@ -35,12 +35,14 @@ type Backend struct {
 	sidecars  map[backends.Identity]*sidecar
 	cancelled map[backends.Identity][]backends.Token // see backends.MaintenanceResult
 	hours     []backends.HourTotals                  // by hour and queue
+	schedules map[string]*backends.Schedule
 }
 
 var _ interface {
 	backends.Backend
 	backends.Inspector
 	backends.Historian
+	backends.Scheduler
 } = (*Backend)(nil)
 
 type job struct {
@@ -100,7 +102,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{}, schedules: map[string]*backends.Schedule{},
 	}
 	for _, o := range opts {
 		o(b)

@@ -95,6 +95,9 @@ func (d *dueRows) read(r *session.Result) {
 		}
 	case "owner":
 		d.Lost = []int64{n}
+	case "schedule":
+		at := time.UnixMilli(n)
+		d.FireAt = &at
 	case "never":
 		d.Never = n
 	case "expired":
@@ -152,6 +155,9 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		t.Text(sql, args...)
 	}
 	part(sql.dueArrived)
+	if q.Schedules != core.NoSchedules {
+		part(sql.dueSchedule, int64(q.Schedules))
+	}
 	if !q.Watched {
 		part(sql.dueSidecars)
 	}

@@ -42,11 +42,11 @@ type statements struct {
 	queuesPaused, queuesClaimed, queuesReady, queuesOthers, countClaimed, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
 	placeReady, placeScheduled, placeClaimed, placeFinished, chosen, keyHolder, view, failures, claimedBy, keysTaken                      string
 	// sql/maintain.sql
-	dueNow, dueArrived, dueSidecars, dueOwner, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
-	dueScheduledAmong, dueClaimed                                                                                                               string
-	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring  string
-	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                           string
-	pruneKeys                                                                                                                                   string
+	dueNow, dueArrived, dueSidecars, dueOwner, dueSchedule, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
+	dueScheduledAmong, dueClaimed                                                                                                                            string
+	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring               string
+	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                        string
+	pruneKeys                                                                                                                                                string
 	// sql/cleanup.sql
 	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
 	unreadableHeaders, replaceHeaders                                                                                                string
@@ -177,6 +177,7 @@ func render(clock string, v session.Server) *statements {
 		dueArrived:        t.Get("due_arrived", ""),
 		dueSidecars:       t.Get("due_sidecars", ""),
 		dueOwner:          t.Get("due_owner", "gaps"),
+		dueSchedule:       t.Get("due_schedule", "schedules"),
 		dueNever:          t.Get("due_never", ""),
 		dueExpired:        t.Get("due_expired", "from"),
 		dueKeys:           t.Get("due_keys", "from"),

@@ -16,16 +16,16 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	s := a.Store
 	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
 	var ready []int32
-	var never *int64
+	var never, fireAt *int64
 	var cancelled []int64
 	look := s.sql.look
 	if !q.Cancelled {
 		look = s.sql.lookUncancelled
 	}
 	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled)
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled, &fireAt)
 	}
-	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom), int64(q.Sidecar)}
+	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom), int64(q.Sidecar), int64(q.Schedules)}
 	if s.pooled {
 		err = s.lookPooled(ctx, look, read, args)
 	} else {
@@ -46,6 +46,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	}
 	for pair := range slices.Chunk(cancelled, 2) {
 		o.Cancelled = append(o.Cancelled, backends.Token{Sidecar: backends.Identity(pair[0]), Number: uint64(pair[1])})
+	}
+	if fireAt != nil {
+		at := time.UnixMilli(*fireAt)
+		o.FireAt = &at
 	}
 	return o, err
 }

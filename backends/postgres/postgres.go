@@ -95,8 +95,8 @@ type Store struct {
 	own      ownSettings // see session.go
 	sql      *statements
 
-	leases string // the table of leases, quoted
-	txSQL  string // the settings of a transaction behind a pooler
+	leases, schedules string // the tables of leases and schedules, quoted
+	txSQL             string // the settings of a transaction behind a pooler
 
 	pool      *pgxpool.Pool
 	heartbeat heartbeatConn
@@ -169,7 +169,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.place = placeOf(config.ConnConfig)
 	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
 	s.Init(access{s}, s.place, o.Log)
-	s.sql, s.leases = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `)
+	s.sql, s.leases, s.schedules = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `), in(o.Schema, `{s}."qsidecar_schedules" `)
 	if hosts.Several(config.ConnConfig) {
 		s.primaries.survey(ctx, config.ConnConfig)
 	}

@@ -69,7 +69,7 @@ func render(schema string) *statements {
 		claim     = "limit max_bytes max_payload queues policies from_urgencies from_positions to_urgencies to_positions claim_maxes timeouts " +
 			"backoffs backoff_maxes retentions_done retentions_dead sidecars numbers leases worker_indexes workers owner at_least_one prefetches"
 	)
-	const look = "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from sidecar"
+	const look = "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from sidecar schedules"
 	s := &statements{
 		begin:         t.Get("begin", ""),
 		beginRead:     t.Get("begin_read", ""),

@@ -23,6 +23,15 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		if err := t.findLostOwners(&o); err != nil {
 			return err
 		}
+		if err := t.query(t.sql.deadAndDue, func(r row) error {
+			if o.Dead = r.int(0) != 0; !r.null(1) {
+				at := time.UnixMilli(r.int(1))
+				o.FireAt = &at
+			}
+			return nil
+		}, int64(q.Schedules)); err != nil {
+			return err
+		}
 		if q.Prune {
 			if o.Jobs, err = t.first(t.sql.expired, 2, t.now); err != nil {
 				return err
@@ -82,8 +91,7 @@ func (t *tx) findLostOwners(o *core.Due) (err error) {
 		}
 		from, more = owner+1, owner < math.MaxInt64
 	}
-	o.Dead, err = t.exists(t.sql.deadSidecars)
-	return err
+	return nil
 }
 
 // rows collects the rows of a query before the caller changes them.

@@ -26,9 +26,9 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
-	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, forget, expired, expiredKeys, dropKey string
-	cancelled, forgetCancelled, forgetOwners                                                                                 string
-	anyReady, oldMarked, oldMarks                                                                                            string
+	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, deadAndDue, forget, expired, expiredKeys, dropKey string
+	cancelled, forgetCancelled, forgetOwners                                                                                             string
+	anyReady, oldMarked, oldMarks                                                                                                        string
 	// sql/command.sql
 	inState, retry, schedule, moveBack, pause, resume, waiting, cancel, wasCancelled, noteCancelled string
 	// sql/inspect.sql
@@ -92,6 +92,7 @@ var render = sync.OnceValue(func() *statements {
 		lives:           t.Get("lives", "sidecar"),
 		markSilent:      t.Get("mark_silent", "sidecar heartbeats now max_expiry"),
 		deadSidecars:    t.Get("dead_sidecars", ""),
+		deadAndDue:      t.Get("dead_and_due", "schedules"),
 		forget:          t.Get("forget", "sidecar"),
 		cancelled:       t.Get("cancelled", "owner"),
 		forgetCancelled: t.Get("forget_cancelled", "owner token_sidecar token_number"),

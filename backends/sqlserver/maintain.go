@@ -12,12 +12,13 @@ import (
 
 // FindDue implements core.Driver, in one batch.
 func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err error) {
+	var fireAt *int64
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
 	err = a.once(ctx, call{a.sql.around, []any{
-		int64(bit(q.Prune)), int64(bit(q.Owners)),
+		int64(bit(q.Prune)), int64(bit(q.Owners)), int64(q.Schedules),
 		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting), int64(q.Sidecar),
 	}, []reader{
-		one(&d.At, &d.RunAt, &d.DueAt, &d.Dead, &d.Jobs, &d.Keys),
+		one(&d.At, &d.RunAt, &d.DueAt, &d.Dead, &d.Jobs, &d.Keys, &fireAt),
 		each(func(rows *sql.Rows) error {
 			var owner int64
 			err := rows.Scan(&owner)
@@ -38,6 +39,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 		returnsInto(d.Returns),
 		tokensInto(&d.Cancelled),
 	}})
+	if fireAt != nil {
+		at := time.UnixMilli(*fireAt)
+		d.FireAt = &at
+	}
 	return d, err
 }
 

@@ -77,7 +77,7 @@ func (a *app) root() *cobra.Command {
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
 		a.workCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.changeCommand(), a.deleteCommand(), a.cancelCommand(), a.reclaimCommand(),
-		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.topCommand(), a.tailCommand(), a.pingCommand(), a.statusCommand(), a.fleetCommand(), a.configCommand(), a.reloadCommand())
+		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.scheduleCommand(), a.topCommand(), a.tailCommand(), a.pingCommand(), a.statusCommand(), a.fleetCommand(), a.configCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
 	for _, c := range root.Commands() {
 		a.addCompletion(c)

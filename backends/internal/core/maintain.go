@@ -24,6 +24,8 @@ type DueQuery struct {
 	Sidecar backends.Identity // the sidecar that asks
 	Watched bool              // see backends.Maintenance: only the work of Sidecar matters, and Owners is false
 
+	Schedules Schedules // which schedules matter
+
 	// Waiting are queues from which workers wait for jobs. Pieces are the pieces of them to scan.
 	Waiting []string
 	Pieces  []Piece // Piece.Queue is an index of Waiting
@@ -35,6 +37,16 @@ type DueQuery struct {
 	// don't matter either.
 	DueFrom time.Time
 }
+
+// Schedules are which schedules a sidecar fires. In the table, adopted is less than or equal to it.
+type Schedules int64
+
+// The schedules that a sidecar fires.
+const (
+	NoSchedules      Schedules = -1 // the watchers fire them
+	ManagedSchedules Schedules = 0
+	AllSchedules     Schedules = 1 // also those of queues in adopted tables
+)
 
 // DueWithin is how far into the future Driver.FindDue has to search if DueQuery.DueFrom is set. It is longer than the
 // pauses of maintenance.
@@ -49,9 +61,10 @@ type Due struct {
 	Dead    bool       // there are dead sidecars
 	Jobs    *time.Time // when the first finished job expired; nil: none has
 	Keys    *time.Time
-	Ready   []bool  // for each of Waiting: whether a job is ready
-	Returns []int64 // for each of Waiting: how often jobs returned to their old positions
-	Never   int64   // the id of a scheduled job that never becomes due; 0: there is none
+	Ready   []bool     // for each of Waiting: whether a job is ready
+	Returns []int64    // for each of Waiting: how often jobs returned to their old positions
+	FireAt  *time.Time // when the first schedule is due; nil: there is none
+	Never   int64      // the id of a scheduled job that never becomes due; 0: there is none
 
 	Cancelled []backends.Token // what NoteCancelled has stored for DueQuery.Sidecar
 
@@ -130,6 +143,10 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 		r.More = r.More || o.MoreLost && len(o.Lost) > 0
 	}
 	r.Ready, r.Next = o.ready, o.next
+	if o.FireAt != nil {
+		r.NextSchedule = max(o.FireAt.Sub(o.At), 0)
+		r.ScheduleDue = r.NextSchedule == 0
+	}
 	// What was not found for so long was settled, or reaped by another sidecar.
 	s.obstacles.Tried(s.obstacles.Time().Add(-obstacleGrace), func(o *backends.Obstacle) bool { return o.Doing == backends.DoingGiveBack && o.Table == "" })
 	return r, errors.Join(errs...)
@@ -401,8 +418,15 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners,
 		policies[i].Queue = q
 	}
 	seen := map[string]*learned{}
+	schedules := ManagedSchedules
+	if w.AdoptedSchedules {
+		schedules = AllSchedules
+	} else if w.Watched {
+		schedules = NoSchedules
+	}
 	q := DueQuery{
-		Prune: w.Prune, Owners: owners, Cancelled: cancelled, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		Schedules: schedules,
+		Prune:     w.Prune, Owners: owners, Cancelled: cancelled, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/schedules"
 )
 
 const (
@@ -123,7 +124,8 @@ func Pause(ctx context.Context, d time.Duration) bool {
 func Known(err error) bool {
 	var u *backends.UnsupportedError
 	var l *backends.LockedError
-	return backends.Retryable(err) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
+	var d *backends.ScheduleError
+	return backends.Retryable(err) || errors.As(err, &d) || errors.Is(err, backends.ErrNoSuchSchedule) || errors.Is(err, schedules.ErrDry) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
 		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
 		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken) ||
 		errors.Is(err, backends.ErrLimits)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/schedules"
 )
 
 // Store is an open database. It implements backends.Backend (without Heartbeat and Close), backends.Inspector,
@@ -30,6 +31,9 @@ type Store struct {
 	estimates Estimates
 	obstacles backends.ObstacleSet
 	retries   queueRetries
+
+	schedulesOnce sync.Once
+	scheduleTable schedules.Table
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc

@@ -16,6 +16,9 @@ SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars
 -- An owner that is not one of the sidecars. :gaps are the gaps between the values of `segment` of their claims.
 SELECT 'owner', '', x.owner FROM (SELECT {no_pushdown} owner FROM {jobs} WHERE :gaps ORDER BY segment LIMIT 1) AS x
 
+-- name: due_schedule
+SELECT 'schedule', '', x.at FROM (SELECT next_at AS at FROM qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules ORDER BY next_at LIMIT 1) AS x
+
 -- name: due_never
 -- `sort_key` is NULL for a date that does not exist, which a session that is not strict can store.
 SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments)

@@ -188,6 +188,31 @@ CREATE TABLE {s}.qsidecar_cancelled (
   PRIMARY KEY (owner, token_sidecar, token_number)
 );
 
+-- The schedules. A sidecar moves next_at from one occurrence to the next, and stores the job, in
+-- one transaction. All times are milliseconds since 1970, UTC.
+CREATE TABLE {s}.qsidecar_schedules (
+  name     text   COLLATE "C" PRIMARY KEY,
+  queue    text   COLLATE "C" NOT NULL,
+  cron     text   COLLATE "C", -- when it runs; NULL: every_ms says it
+  every_ms bigint,
+  zone     text   COLLATE "C", -- the time zone of cron; NULL: UTC
+  splay_ms bigint, -- its times are later by a part of this, which the name decides
+  headers  text, -- of its jobs: a JSON object
+  priority bigint             NOT NULL,
+  missed   text   COLLATE "C" NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
+  overlap  text   COLLATE "C" NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
+  source   text   COLLATE "C", -- who declares it
+  version  bigint             NOT NULL, -- of the definition, among those of the source
+  adopted  bigint             NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
+  paused   bigint             NOT NULL, -- 1: it is
+  next_at  bigint, -- when the next job is stored; NULL: never
+  last_at  bigint, -- the last occurrence that made a job
+  last_job text   COLLATE "C", -- its id
+  payload  bytea              NOT NULL -- of its jobs
+) WITH (fillfactor = 50);
+
+CREATE INDEX qsidecar_schedules_next ON {s}.qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 CREATE TABLE {s}.qsidecar_history (

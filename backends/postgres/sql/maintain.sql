@@ -26,7 +26,7 @@ DELETE FROM {s}.qsidecar_cancelled c WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_
 -- retention deletes; :owners: also for claims whose owners are not alive (it steps through the owners,
 -- of which there are as many as sidecars); then the pieces of the index of ready jobs for which
 -- workers wait; :jobs_from: where looking for what retention deletes begins; :watched: others look for
--- dead sidecars; :due_from: where looking for due jobs begins.
+-- dead sidecars; :due_from: where looking for due jobs begins; :schedules: which schedules matter.
 SELECT {s}.qsidecar_now(),
   (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce(:due_from::timestamptz, '-infinity') AND run_at <= {due_until}
     ORDER BY run_at, id LIMIT 1),
@@ -57,7 +57,8 @@ SELECT {s}.qsidecar_now(),
     FROM unnest(:requeues_of::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n),
   (SELECT id FROM {s}.qsidecar_jobs
     WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1),
-  {cancelled}
+  {cancelled},
+  (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1)
 
 -- fragment: due_until
 CASE WHEN :due_from::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END

@@ -200,6 +200,31 @@ CREATE TABLE qsidecar_cancelled (
   PRIMARY KEY (owner, token_sidecar, token_number)
 ) WITHOUT ROWID;
 
+-- The schedules. A sidecar moves next_at from one occurrence to the next, and stores the job, in
+-- one transaction. All times are milliseconds since 1970, UTC.
+CREATE TABLE qsidecar_schedules (
+  name     TEXT    NOT NULL PRIMARY KEY,
+  queue    TEXT    NOT NULL,
+  cron     TEXT, -- when it runs; NULL: every_ms says it
+  every_ms INTEGER,
+  zone     TEXT, -- the time zone of cron; NULL: UTC
+  splay_ms INTEGER, -- its times are later by a part of this, which the name decides
+  headers  TEXT, -- of its jobs: a JSON object
+  priority INTEGER NOT NULL,
+  missed   TEXT    NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
+  overlap  TEXT    NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
+  source   TEXT, -- who declares it
+  version  INTEGER NOT NULL, -- of the definition, among those of the source
+  adopted  INTEGER NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
+  paused   INTEGER NOT NULL, -- 1: it is
+  next_at  INTEGER, -- when the next job is stored; NULL: never
+  last_at  INTEGER, -- the last occurrence that made a job
+  last_job TEXT, -- its id
+  payload  BLOB    NOT NULL -- of its jobs
+) WITHOUT ROWID;
+
+CREATE INDEX qsidecar_schedules_next ON qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 CREATE TABLE qsidecar_history (

@@ -195,6 +195,36 @@ IF OBJECT_ID(N'{s}.qsidecar_requeues') IS NULL
   );
 GO
 
+-- The schedules. A sidecar moves next_at from one occurrence to the next, and stores the job, in
+-- one transaction. All times are milliseconds since 1970, UTC.
+IF OBJECT_ID(N'{s}.qsidecar_schedules') IS NULL
+  CREATE TABLE {s}.qsidecar_schedules (
+    name     nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_schedules_name PRIMARY KEY,
+    queue    nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    cron     nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- when it runs; NULL: every_ms says it
+    every_ms bigint                                        NULL,
+    zone     nvarchar(128) COLLATE Latin1_General_100_BIN2 NULL, -- the time zone of cron; NULL: UTC
+    splay_ms bigint                                        NULL, -- its times are later by a part of this, which the name decides
+    headers  nvarchar(max)                                 NULL, -- of its jobs: a JSON object
+    priority bigint                                        NOT NULL,
+    missed   nvarchar(8) COLLATE Latin1_General_100_BIN2   NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
+    overlap  nvarchar(8) COLLATE Latin1_General_100_BIN2   NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
+    source   nvarchar(128) COLLATE Latin1_General_100_BIN2 NULL, -- who declares it
+    version  bigint                                        NOT NULL, -- of the definition, among those of the source
+    adopted  bigint                                        NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
+    paused   bigint                                        NOT NULL, -- 1: it is
+    next_at  bigint                                        NULL, -- when the next job is stored; NULL: never
+    last_at  bigint                                        NULL, -- the last occurrence that made a job
+    last_job nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- its id
+    payload  varbinary(max)                                NOT NULL -- of its jobs
+  );
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_schedules')
+  AND (name = N'qsidecar_schedules_next' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_schedules_next%'))
+  CREATE INDEX qsidecar_schedules_next ON {s}.qsidecar_schedules (next_at)
+  WHERE next_at IS NOT NULL;
+GO
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 IF OBJECT_ID(N'{s}.qsidecar_history') IS NULL

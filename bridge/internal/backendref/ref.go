@@ -244,6 +244,51 @@ func (r *Ref) History(ctx context.Context, queue string) ([]backends.HourTotals,
 	return nil, nil
 }
 
+// errNoScheduler is returned if the backend is not a backends.Scheduler.
+var errNoScheduler = errors.New("this database doesn't support schedules")
+
+// schedule calls f with the Scheduler; see inspect.
+func (r *Ref) schedule(ctx context.Context, f func(s backends.Scheduler) error) error {
+	look, release, err := r.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, ok := look.(backends.Scheduler)
+	if !ok {
+		return errNoScheduler
+	}
+	return f(s)
+}
+
+// Schedules calls Schedules of the Scheduler; see inspect.
+func (r *Ref) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
+	err = r.schedule(ctx, func(s backends.Scheduler) error { all, err = s.Schedules(ctx, queue); return err })
+	return all, err
+}
+
+// DeclareSchedule calls DeclareSchedule of the Scheduler; see inspect.
+func (r *Ref) DeclareSchedule(ctx context.Context, d backends.Schedule, dry bool) (got backends.Declared, err error) {
+	err = r.schedule(ctx, func(s backends.Scheduler) error { got, err = s.DeclareSchedule(ctx, d, dry); return err })
+	return got, err
+}
+
+// ChangeSchedule calls ChangeSchedule of the Scheduler; see inspect.
+func (r *Ref) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) (job string, err error) {
+	err = r.schedule(ctx, func(s backends.Scheduler) error { job, err = s.ChangeSchedule(ctx, c); return err })
+	return job, err
+}
+
+// FireSchedules calls FireSchedules of the current Backend, if it is a backends.Scheduler.
+func (r *Ref) FireSchedules(ctx context.Context) (backends.FiredSchedules, error) {
+	e, release := r.use()
+	defer release()
+	if s, ok := e.Backend.(backends.Scheduler); ok {
+		return s.FireSchedules(ctx)
+	}
+	return backends.FiredSchedules{}, nil
+}
+
 // Adopted reports whether the queue lives in a table that another application owns.
 func (r *Ref) Adopted(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })

@@ -2,6 +2,7 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -128,20 +129,26 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		m.Metrics().CountFailed(swept.Failed, false)
 		LogFailed(m.Log, swept.Failed)
 		m.Failed(swept.Failed)
+		fired := false
+		if swept.ScheduleDue && !backends.Retryable(err) {
+			var failed error
+			fired, failed = m.fireSchedules(ctx, most)
+			err = errors.Join(err, failed)
+		}
 		switch {
 		case backends.Retryable(err):
 			return interval + rand.N(interval), err
 		case err != nil: // the failed part is still due, so the next known time would be now
 			return interval - rand.N(jitter), err
 		}
-		if swept.More {
+		if swept.More || fired {
 			continue
 		}
 		next := interval - rand.N(jitter)
 		if !watched {
 			next = min(next, m.prune.wait(time.Now()))
 		}
-		for _, other := range []time.Duration{swept.Next, m.Heartbeat.UntilSuspect()} {
+		for _, other := range []time.Duration{swept.Next, m.Heartbeat.UntilSuspect(), untilSchedule(&swept)} {
 			if other >= 0 {
 				next = min(next, other)
 			}

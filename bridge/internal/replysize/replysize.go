@@ -151,7 +151,7 @@ func (l Limit) FitText(text string) string {
 func (l Limit) Append(buf []byte, reply *protocol.Reply) []byte {
 	before := len(buf)
 	buf = l.Codec.AppendReply(buf, reply)
-	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil || reply.Config != nil
+	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil || reply.Config != nil || len(reply.Schedules) > 0
 	if size := len(buf) - before; report && size > l.Max {
 		buf = l.Codec.AppendReply(buf[:before], &protocol.Reply{ID: reply.ID, Error: protocol.Errorf(protocol.CodeUnsupported,
 			"the answer has %d bytes, which exceeds max_reply (%d): ask for less, or raise max_frame in the sidecar's config", size, l.Max)})

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -24,6 +25,7 @@ func (s *Session) toClient(err error) *protocol.Error {
 	var unsupported *backends.UnsupportedError
 	var locked *backends.LockedError
 	var full *depth.FullError
+	var schedule *backends.ScheduleError
 	switch {
 	case errors.As(err, &full):
 		e := protocol.Errorf(protocol.CodeBusy, "%v", full)
@@ -48,6 +50,10 @@ func (s *Session) toClient(err error) *protocol.Error {
 			"the outcome is unknown: send it again (an enqueue only with a key): %v", err)
 	case errors.Is(err, backends.ErrNoSuchJob):
 		return protocol.BadField("after", "the job to go on from is gone; start again without `after`")
+	case errors.As(err, &schedule):
+		return protocol.BadField(cmp.Or(schedule.Field, "schedule"), "%v", schedule)
+	case errors.Is(err, backends.ErrNoSuchSchedule):
+		return protocol.BadField("schedule", "%v: `schedules` lists them", err)
 	case errors.Is(err, backends.ErrLimits):
 		return protocol.BadField("burst", "%v", err)
 	case errors.Is(err, backends.ErrKeyTaken):

@@ -36,6 +36,12 @@ func (s *Session) start(req *protocol.Request) finisher {
 	case protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpCancel, protocol.OpPurge, protocol.OpPause, protocol.OpResume,
 		protocol.OpLimit:
 		return s.command(req)
+	case protocol.OpSchedules:
+		return s.schedules(req)
+	case protocol.OpSchedule:
+		return s.declareSchedule(req)
+	case protocol.OpChangeSchedule:
+		return s.changeSchedule(req)
 	case protocol.OpWatch:
 		return s.watchJobs(req)
 	case protocol.OpReload:

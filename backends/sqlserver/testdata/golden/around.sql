@@ -1,4 +1,4 @@
--- parameters: @around_prune bigint, @around_owners bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
+-- parameters: @around_prune bigint, @around_owners bigint, @around_schedules bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
 -- result sets: 5
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -18,7 +18,9 @@ SELECT @now AS now,
   COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM [qsidecar].qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys
+    WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys,
+  (SELECT TOP (1) x.next_at FROM [qsidecar].qsidecar_schedules AS x WITH (INDEX (qsidecar_schedules_next), READPAST, READCOMMITTEDLOCK)
+    WHERE x.next_at IS NOT NULL AND x.adopted <= @around_schedules ORDER BY x.next_at) AS fire_at
 OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;

@@ -1,0 +1,474 @@
+package schedules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Table is the schedules of a database. It implements backends.Scheduler.
+type Table struct {
+	Engine  Engine
+	Dialect backends.Dialect
+
+	// Peek returns a job, to find out whether it is finished.
+	Peek func(ctx context.Context, p backends.Peek) ([]backends.View, error)
+
+	// Adopted are the queues that this sidecar has in adopted tables. Insert stores a job in one, in a transaction. ready: it can be
+	// claimed at once. nil: there are none.
+	Adopted []string
+	Insert  func(ctx context.Context, sql backends.SQL, j backends.NewJob) (id string, ready bool, err error)
+}
+
+// Engine is what a Table needs of the database.
+type Engine interface {
+	Query(ctx context.Context, statements ...*backends.Statement) error
+	CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error)
+}
+
+// clock is a backends.SQL of an engine.
+type clock interface {
+	Clock(ctx context.Context) (time.Time, error)
+}
+
+func now(ctx context.Context, sql backends.SQL) (time.Time, error) {
+	c, ok := sql.(clock)
+	if !ok {
+		return time.Time{}, fmt.Errorf("%T has no clock", sql)
+	}
+	at, err := c.Clock(ctx)
+	return at.UTC().Truncate(time.Millisecond), err
+}
+
+// change runs f in a transaction. f changes nothing but the table, or adds writes.
+func (t *Table) change(ctx context.Context, f func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error, after func(ctx context.Context, sql backends.SQL, r *backends.Results) error, freed func() []string) error {
+	_, err := t.Engine.CommitWith(ctx, backends.CommitContent{}, backends.TxHooks{Writes: true, Before: f, After: after, Freed: freed})
+	return err
+}
+
+// collect is a statement that reads rows.
+func collect(text string, rows *[]row, args ...any) *backends.Statement {
+	*rows = nil
+	return &backends.Statement{Text: text, Args: args, Row: func(cells [][]byte) error {
+		r, err := scan(cells)
+		*rows = append(*rows, r)
+		return err
+	}}
+}
+
+// Schedules implements backends.Scheduler.
+func (t *Table) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
+	d := t.Dialect
+	var rows []row
+	var at time.Time
+	where, args := "s.name IS NOT NULL", []any{int64(backends.MaxSchedules)}
+	if queue != "" {
+		where, args = "s.queue = "+d.TextArg(2), append(args, queue)
+	}
+	clock := &backends.Statement{Text: "SELECT " + d.ToText(d.NowMillis()) + " AS qsidecar_1", Row: func(cells [][]byte) error {
+		var ms int64
+		_, err := fmt.Sscan(string(cells[0]), &ms)
+		at = time.UnixMilli(ms).UTC()
+		return err
+	}}
+	if err := t.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.name", d.IntArg(1)), &rows, args...), clock); err != nil {
+		return nil, err
+	}
+	all = make([]backends.Schedule, len(rows))
+	for i := range rows {
+		all[i] = rows[i].Schedule
+		Describe(&all[i], at)
+	}
+	return all, nil
+}
+
+// locked locks and reads the row of a schedule. nil: there is none.
+func (t *Table) locked(ctx context.Context, sql backends.SQL, name string) (*row, error) {
+	d := t.Dialect
+	var rows []row
+	if err := sql.Do(ctx, collect(d.SelectLocked(columns(d), from(d), "s.name = "+d.TextArg(1), "", 0, false), &rows, name)); err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return &rows[0], nil
+}
+
+// ErrDry rolls a transaction back that was to change nothing.
+var ErrDry = errors.New("dry run")
+
+// DeclareSchedule implements backends.Scheduler.
+func (t *Table) DeclareSchedule(ctx context.Context, s backends.Schedule, dry bool) (d backends.Declared, err error) {
+	if err := Check(&s); err != nil {
+		return d, err
+	}
+	for range 3 {
+		d, err = t.declare(ctx, s, dry)
+		if !backends.IsRefused(err) {
+			return d, err
+		}
+		// Another sidecar possibly inserted the row since this one found none.
+	}
+	return d, err
+}
+
+func (t *Table) declare(ctx context.Context, s backends.Schedule, dry bool) (d backends.Declared, err error) {
+	dialect := t.Dialect
+	err = t.change(ctx, func(ctx context.Context, sql backends.SQL, _ *backends.CommitContent) error {
+		d = backends.Declared{}
+		was, err := t.locked(ctx, sql, s.Name)
+		if err != nil {
+			return err
+		}
+		at, err := now(ctx, sql)
+		if err != nil {
+			return err
+		}
+		next := row{adopted: slices.Contains(t.Adopted, s.Queue)}
+		var before *backends.Schedule
+		if was != nil {
+			before, next.adopted = &was.Schedule, next.adopted || was.adopted && was.Queue == s.Queue
+		}
+		if next.Schedule, d, err = Declare(before, s, at); err != nil {
+			return err
+		}
+		switch {
+		case dry:
+			return ErrDry
+		case d.Outcome == backends.DeclareCreated:
+			if err := t.checkCount(ctx, sql); err != nil {
+				return err
+			}
+			return sql.Do(ctx, next.insert(dialect))
+		case d.Outcome == backends.DeclareUpdated || was != nil && next.adopted != was.adopted:
+			return sql.Do(ctx, next.update(dialect))
+		}
+		return nil
+	}, nil, nil)
+	if errors.Is(err, ErrDry) {
+		err = nil
+	}
+	return d, err
+}
+
+func (t *Table) checkCount(ctx context.Context, sql backends.SQL) error {
+	d := t.Dialect
+	n := 0
+	err := sql.Do(ctx, &backends.Statement{Text: "SELECT " + d.ToText("count(*)") + " AS qsidecar_1 FROM " + from(d), Row: func(cells [][]byte) error {
+		_, err := fmt.Sscan(string(cells[0]), &n)
+		return err
+	}})
+	if err == nil && n >= backends.MaxSchedules {
+		err = errTooMany
+	}
+	return err
+}
+
+// ChangeSchedule implements backends.Scheduler.
+func (t *Table) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) (job string, err error) {
+	d := t.Dialect
+	var fired fire
+	err = t.change(ctx, func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
+		fired = fire{}
+		s, err := t.locked(ctx, sql, c.Name)
+		if err != nil {
+			return err
+		}
+		if s == nil || !Allows(&c, &s.Schedule) {
+			return backends.ErrNoSuchSchedule
+		}
+		if c.Kind == backends.ScheduleDelete {
+			return sql.Do(ctx, s.delete(d))
+		}
+		at, err := now(ctx, sql)
+		if err != nil {
+			return err
+		}
+		switch c.Kind {
+		case backends.ScheduleRun:
+			return t.store(ctx, sql, b, &fired, *s, at)
+		case backends.SchedulePause:
+			s.Paused, s.NextAt = true, time.Time{}
+		case backends.ScheduleResume:
+			if !s.Paused {
+				return nil
+			}
+			s.Paused = false
+			if s.NextAt, err = Resume(&s.Schedule, at); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("a command of the unknown kind %q", c.Kind)
+		}
+		return sql.Do(ctx, s.update(d))
+	}, func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+		return t.stored(ctx, sql, r, &fired)
+	}, fired.freed)
+	if err != nil || len(fired.jobs) == 0 {
+		return "", err
+	}
+	return fired.jobs[0].id, nil
+}
+
+// fire is what a transaction stores.
+type fire struct {
+	jobs  []newJob
+	ready []string // adopted queues
+	found int      // schedules that were due
+}
+
+// newJob is the job of an occurrence.
+type newJob struct {
+	row
+	at    time.Time
+	id    string
+	write int // the number of the engine's write; < 0: it is in an adopted table
+}
+
+func (f *fire) freed() []string { return f.ready }
+
+// store adds the job of an occurrence to the transaction.
+func (t *Table) store(ctx context.Context, sql backends.SQL, b *backends.CommitContent, f *fire, r row, at time.Time) (err error) {
+	j := newJob{row: r, at: at, write: -1}
+	if job := Job(&r.Schedule, at); slices.Contains(t.Adopted, r.Queue) {
+		var ready bool
+		if j.id, ready, err = t.Insert(ctx, sql, job); err != nil {
+			return err
+		}
+		if ready && !slices.Contains(f.ready, r.Queue) {
+			f.ready = append(f.ready, r.Queue)
+		}
+	} else {
+		j.write = len(b.Writes)
+		b.Writes = append(b.Writes, backends.Enqueue{Jobs: []backends.NewJob{job}})
+	}
+	f.jobs = append(f.jobs, j)
+	return nil
+}
+
+// stored notes the ids of the jobs.
+func (t *Table) stored(ctx context.Context, sql backends.SQL, r *backends.Results, f *fire) error {
+	if len(f.jobs) == 0 {
+		return nil
+	}
+	if err := sql.Do(ctx); err != nil { // sends the INSERTs, whose answers have the ids
+		return err
+	}
+	d := t.Dialect
+	last := map[string]*backends.Statement{}
+	var names []string
+	for i := range f.jobs {
+		j := &f.jobs[i]
+		if j.write >= 0 && len(r.Writes[j.write].Stored) == 1 {
+			j.id = r.Writes[j.write].Stored[0].ID
+		}
+		if last[j.Name] == nil {
+			names = append(names, j.Name)
+		}
+		last[j.Name] = j.made(d, j.at, j.id)
+	}
+	var all []*backends.Statement
+	for _, name := range names {
+		all = append(all, last[name])
+	}
+	return sql.Do(ctx, all...)
+}
+
+// FireSchedules implements backends.Scheduler. If the database refuses a job, the schedules are fired one by one.
+func (t *Table) FireSchedules(ctx context.Context) (r backends.FiredSchedules, err error) {
+	x := firing{Table: t, r: &r, unfinished: map[string]string{}, checked: map[string]string{}}
+	err = x.fire(ctx, managedOnly, "")
+	if err != nil && backends.IsRefused(err) {
+		err = x.each(ctx, managedOnly)
+	}
+	if len(t.Adopted) > 0 && (err == nil || backends.IsRefused(err)) {
+		err = errors.Join(err, x.each(ctx, adoptedOnly)) // one table that is out of order must not stop the others
+	}
+	return r, err
+}
+
+// firing is one call of FireSchedules.
+type firing struct {
+	*Table
+	r  *backends.FiredSchedules
+	at time.Time // the database's clock in the last transaction
+
+	// The last jobs of schedules whose occurrences must not overlap, by schedule: those that are known, and those of them that
+	// aren't finished.
+	checked, unfinished map[string]string
+}
+
+// kind is which schedules a transaction fires.
+type kind bool
+
+const (
+	managedOnly kind = false
+	adoptedOnly kind = true
+)
+
+// isDue is the condition for schedules that are due, and its arguments. The first argument is their limit.
+func (x *firing) isDue(k kind, at time.Time) (where string, args []any) {
+	d := x.Dialect
+	where = "s.next_at IS NOT NULL AND s.next_at <= " + d.IntArg(2) + " AND s.adopted = " + d.IntArg(3)
+	args = []any{int64(backends.ScheduleBatch), at.UnixMilli(), bit(bool(k))}
+	if k == adoptedOnly {
+		where += " AND " + d.AnyOf(4, queueIn)
+		args = append(args, x.Adopted)
+	}
+	return where, args
+}
+
+// due locks the rows of schedules that are due, but not those that another sidecar fires just now. name: only this one.
+func (x *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time) (rows []row, err error) {
+	d := x.Dialect
+	where, args := x.isDue(k, at)
+	if name != "" {
+		where += " AND s.name = " + d.TextArg(len(args)+1)
+		args = append(args, name)
+	}
+	err = sql.Do(ctx, collect(d.SelectLocked(columns(d), from(d), where, "s.next_at, s.name", 1, true), &rows, args...))
+	return rows, err
+}
+
+// each fires each schedule in a transaction of its own, so that none stops another one.
+func (x *firing) each(ctx context.Context, k kind) error {
+	d := x.Dialect
+	var rows []row
+	where, args := x.isDue(k, x.at)
+	if err := x.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.next_at, s.name", d.IntArg(1)), &rows, args...)); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range rows {
+		err := x.fire(ctx, k, rows[i].Name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("can't store a job of the schedule %s in the queue %s: %w", rows[i].Name, rows[i].Queue, err))
+		}
+		if backends.Retryable(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fire fires the schedules that are due, in one transaction. name: only this one.
+func (x *firing) fire(ctx context.Context, k kind, name string) error {
+	for {
+		var f fire
+		var done []backends.FiredSchedule
+		var ask []row
+		err := x.change(ctx, func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
+			f, done, ask = fire{}, nil, nil
+			at, err := now(ctx, sql)
+			if err != nil {
+				return err
+			}
+			x.at = at
+			rows, err := x.due(ctx, sql, k, name, at)
+			f.found = len(rows)
+			if err != nil || len(rows) == 0 {
+				return err
+			}
+			plans := make([]Due, len(rows))
+			var all []*backends.Statement
+			for i := range rows {
+				if plans[i], err = Plan(&rows[i].Schedule, at); err != nil { // a later program stored it, and fires it
+					all = append(all, nil)
+					continue
+				}
+				if x.mustAsk(&rows[i]) {
+					ask, all = append(ask, rows[i]), append(all, nil)
+					continue
+				}
+				all = append(all, rows[i].advance(x.Dialect, plans[i].Next))
+			}
+			if err := sql.Do(ctx, slices.DeleteFunc(slices.Clone(all), func(s *backends.Statement) bool { return s == nil })...); err != nil {
+				return err
+			}
+			for i := range rows {
+				if all[i] == nil || all[i].Matched != 1 {
+					continue // another sidecar fired it
+				}
+				one := x.overlap(&rows[i], &plans[i])
+				for _, at := range plans[i].Occurrences {
+					if err := x.store(ctx, sql, b, &f, rows[i], at); err != nil {
+						return err
+					}
+				}
+				done = append(done, one)
+			}
+			return nil
+		}, func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+			return x.stored(ctx, sql, r, &f)
+		}, func() []string { return f.freed() })
+		if err != nil {
+			return err
+		}
+		x.add(&f, done)
+		if len(ask) == 0 {
+			return nil
+		}
+		if err := x.ask(ctx, ask); err != nil {
+			return err
+		}
+	}
+}
+
+// add adds the result of a transaction.
+func (x *firing) add(f *fire, done []backends.FiredSchedule) {
+	for i := range done {
+		for _, j := range f.jobs {
+			if j.Name == done[i].Name {
+				done[i].Jobs = append(done[i].Jobs, j.id)
+			}
+		}
+	}
+	for _, j := range f.jobs {
+		if !slices.Contains(x.r.Ready, j.Queue) {
+			x.r.Ready = append(x.r.Ready, j.Queue)
+		}
+	}
+	x.r.Fired = append(x.r.Fired, done...)
+	x.r.More = x.r.More || f.found == backends.ScheduleBatch && len(done) > 0
+}
+
+// overlap takes occurrences out of the plan that would overlap.
+func (x *firing) overlap(r *row, p *Due) backends.FiredSchedule {
+	one := backends.FiredSchedule{Name: r.Name, Queue: r.Queue, Missed: p.Missed}
+	if r.Overlap != backends.OverlapSkip || len(p.Occurrences) == 0 {
+		return one
+	}
+	keep := 1 // the next one would overlap with it
+	if r.LastJob != "" && x.unfinished[r.Name] == r.LastJob {
+		keep = 0
+	}
+	one.Overlapped = len(p.Occurrences) > keep
+	p.Occurrences = p.Occurrences[len(p.Occurrences)-keep:]
+	return one
+}
+
+// mustAsk reports whether it isn't known if the last job of a schedule is finished.
+func (x *firing) mustAsk(r *row) bool {
+	return r.Overlap == backends.OverlapSkip && r.LastJob != "" && x.checked[r.Name] != r.LastJob
+}
+
+// ask finds out whether the last jobs are finished. It is no part of the transaction: a job that ends meanwhile could as well have ended
+// a moment later.
+func (x *firing) ask(ctx context.Context, rows []row) error {
+	for i := range rows {
+		r := &rows[i]
+		views, err := x.Peek(ctx, backends.Peek{Queue: r.Queue, IDs: []string{r.LastJob}, Max: 1, MaxBytes: 1})
+		if err != nil && !errors.Is(err, backends.ErrNoSuchJob) {
+			return err
+		}
+		x.checked[r.Name] = r.LastJob
+		for _, v := range views {
+			if v.State != backends.StateDone && v.State != backends.StateDead {
+				x.unfinished[r.Name] = r.LastJob
+			}
+		}
+	}
+	return nil
+}
