@@ -402,7 +402,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 // clean resets the schema, for handles that have no state about it.
 func (x *schema) clean(t *testing.T) bool {
 	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
-		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelledqsidecar_schedules; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
+		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelled; DELETE FROM {s}.qsidecar_schedules; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
 	if x.refuses {
 		sql, x.refuses = sql+`DROP FUNCTION {s}.refuse() CASCADE;`, false
 	}
