@@ -113,7 +113,9 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			n := b.pruneKeys(s.PruneLimit())
 			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
-		r.MadeReady, r.Next = b.madeReady, b.nextDue()
+		r.MadeReady = b.madeReady
+		r.MadeReady = append(r.MadeReady, b.admit()...)
+		r.Next = b.nextDue()
 		for _, q := range s.Waiting {
 			if b.firstReady(backends.Policy{Queue: q}) != nil {
 				r.Ready = append(r.Ready, q)

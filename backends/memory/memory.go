@@ -34,6 +34,7 @@ type Backend struct {
 	nextAt    map[string]time.Duration // see backends.Gate
 	sidecars  map[backends.Identity]*sidecar
 	hours     []backends.HourTotals // by hour and queue
+	touched   map[group]bool        // see Backend.admit
 }
 
 var _ interface {
@@ -55,6 +56,7 @@ type job struct {
 	lease, timeout           time.Duration // lease 0: a session lease
 	claimed, leaseEnd        time.Time
 	deadline                 time.Time // zero: no deadline, or the time limit has not begun
+	admitted                 bool      // it has a slot of its group
 	undelivered              bool      // prefetched, and the time limit has not begun
 	retainDone, retainDead   time.Duration
 	finished, expires        time.Time
@@ -99,7 +101,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, sidecars: map[backends.Identity]*sidecar{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, sidecars: map[backends.Identity]*sidecar{}, touched: map[group]bool{},
 	}
 	for _, o := range opts {
 		o(b)
@@ -166,6 +168,7 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 	for _, c := range batch.Claims {
 		res.Claims = append(res.Claims, b.claim(batch.Sidecar, c))
 	}
+	res.Admitted = b.admit()
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	var ready []int32
 	var never *int64
 	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never)
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &o.Groups)
 	}
 	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom)}
 	if s.pooled {

@@ -30,6 +30,7 @@ type Store struct {
 	estimates Estimates
 	obstacles backends.ObstacleSet
 	retries   queueRetries
+	walk      groupWalk
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc
@@ -115,6 +116,7 @@ func (s *Store) Forget() {
 	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
 	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
 	s.retries.all = nil
+	s.walk.at = Group{}
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 }
