@@ -144,6 +144,9 @@ type Request struct {
 	Burst      Opt[int64] // 0: the default
 	None       bool       // first remove all limits
 
+	GroupLimit     Opt[int64] // 0: the default
+	GroupOnFailure string     // hold or skip; empty: absent
+
 	// peek, retry, change, delete, reclaim, purge
 	IDs   []string
 	State State
@@ -183,6 +186,7 @@ type NewJob struct {
 	DelayMS     Opt[int64]
 	RunAt       Opt[int64]
 	Key         string // empty: none
+	Group       string // empty: none
 	Headers     map[string]string
 	MaxAttempts Opt[int64]
 	TimeoutMS   Opt[int64]
@@ -195,6 +199,7 @@ type State string
 // exists.
 const (
 	StateReady     State = "ready"
+	StateBlocked   State = "blocked"
 	StateScheduled State = "scheduled"
 	StateClaimed   State = "claimed"
 	StateDone      State = "done"
@@ -311,6 +316,7 @@ type JobView struct {
 	FinishedAt  Opt[int64]
 	Worker      string
 	Key         string
+	Group       string
 	Headers     map[string]string
 	Result      []byte     // nil if there is none
 	LeftOut     Opt[int64] // bytes of Payload and Result if both are omitted because the reply would be too large
@@ -413,6 +419,7 @@ type QueueLeases struct {
 type QueueStat struct {
 	Queue           string
 	Ready           int64
+	Blocked         int64
 	Scheduled       int64
 	Claimed         int64
 	Dead            int64
@@ -426,6 +433,10 @@ type QueueStat struct {
 	MaxClaimed Opt[int64]
 	Rate       string
 	Burst      Opt[int64]
+
+	// Absent: the defaults of groups.
+	GroupLimit     Opt[int64]
+	GroupOnFailure string
 
 	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
 	Enqueued, Acked Opt[int64]
