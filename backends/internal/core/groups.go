@@ -24,9 +24,9 @@ import (
 // snapshot from before the wait. Rows are counted, never a counter. All else only frees slots, and needs no lock.
 //
 // Each transaction that frees a slot or stores a blocked job also stores a note in qsidecar_admissions. Plain INSERTs, promotions
-// and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the
-// commit that stored the notes, in a transaction of its own that waits only briefly for a lock. Maintenance does what is left within a second. It also walks over all
-// groups with blocked jobs, a few at a time, and so finds what a plain DELETE freed.
+// and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the commit that
+// stored the notes, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
+// marks within a second. It also walks over all groups with blocked jobs, a few at a time, and so finds what a plain DELETE freed.
 
 // Group names a group of jobs.
 type Group struct{ Queue, Name string }
