@@ -385,6 +385,7 @@ type UnsupportedError struct {
 	InTx  bool   // the reason is that the queue's claims are open transactions
 
 	NoLimits bool // the reason is that the engine keeps no limits of queues
+	NoGroups bool // the reason is that the engine keeps no groups of jobs
 }
 
 // Values of UnsupportedError.What for claims in open transactions.
@@ -398,6 +399,9 @@ const (
 func (e *UnsupportedError) Error() string {
 	if e.NoLimits {
 		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no limits: use PostgreSQL, MySQL, MariaDB or SQLite", e.What, e.Queue)
+	}
+	if e.NoGroups {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no groups of jobs yet: use PostgreSQL, or leave it out", e.What, e.Queue)
 	}
 	if e.InTx {
 		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))

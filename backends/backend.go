@@ -142,6 +142,7 @@ type NewJob struct {
 	Key         string        // the idempotency key; empty: none
 	KeyTTL      time.Duration // for at least this long, Key returns this job
 	Headers     map[string]string
+	Group       string        // at most Limits.GroupLimit jobs of a group are claimed at a time; empty: none
 	MaxAttempts int           // 0: the queue's limit at the time of the claim
 	Timeout     time.Duration // the job's run limit; 0: the queue's at the time of the claim
 }
@@ -350,6 +351,9 @@ func (j *Job) Lease() Lease { return Lease{Job: cmp.Or(j.Handle, j.ID), Token: j
 type Results struct {
 	Writes []WriteResult
 	Claims []ClaimResult
+
+	// Admitted are the queues in which an admission after the commit made jobs of groups ready.
+	Admitted []string
 }
 
 // WriteResult is the answer to one write.

@@ -8,6 +8,7 @@ type State string
 // The states of a stored job. StateDeleted is the state of a remembered key whose job is gone.
 const (
 	StateReady     State = "ready"
+	StateBlocked   State = "blocked" // it waits for its group
 	StateScheduled State = "scheduled"
 	StateClaimed   State = "claimed"
 	StateDone      State = "done"
@@ -19,6 +20,7 @@ const (
 type QueueStats struct {
 	Queue         string
 	Ready         int64
+	Blocked       int64
 	Scheduled     int64
 	Claimed       int64
 	Dead          int64
@@ -32,7 +34,7 @@ type QueueStats struct {
 
 // Peek selects jobs of a queue. With IDs it selects these jobs, in any state, and with Key the job that has the
 // key: the one that a second enqueue with it would return. Otherwise it selects jobs in State, at most Max, from just after the job After (empty: from the first one). Ready jobs are in the order of
-// claims, and scheduled ones in the order of their due times. In other states, the jobs that have been in the
+// claims, scheduled ones in the order of their due times, and blocked ones by group, in the order in which a group admits them. In other states, the jobs that have been in the
 // state for the longest time come first.
 type Peek struct {
 	Queue    string
@@ -61,6 +63,7 @@ type View struct {
 	FinishedAt  time.Time // zero: not finished
 	Worker      string
 	Key         string
+	Group       string
 	Headers     map[string]string
 	Result      []byte // nil: none
 	Failures    []Failure
@@ -144,7 +147,7 @@ func (c *Command) ChangesJobs() bool {
 type CommandKind int
 
 const (
-	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. If another job now has a
+	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. Jobs of groups become blocked. If another job now has a
 	// job's key, or two of the jobs have the same key, nothing is retried and the error is ErrKeyTaken.
 	//
 	// More than a thousand jobs are retried in several transactions. If a job's key is taken while they run,
@@ -161,8 +164,8 @@ const (
 	Pause
 	// Resume allows claims of a paused queue again.
 	Resume
-	// Change gives ready and scheduled jobs another priority or another time, or both. Other jobs stay as they are.
-	// A changed job that is ready goes behind the others of its priority. If an adopted table has no column for
+	// Change gives ready, blocked and scheduled jobs another priority or another time, or both. Other jobs stay as they are.
+	// A changed job that is ready or blocked goes behind the others of its priority, and waits for its group again. If an adopted table has no column for
 	// the change, the error is an *UnsupportedError.
 	Change
 	// Limit changes the limits of the queue. It applies to claims of every sidecar within a second. If an engine or a table has

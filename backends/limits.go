@@ -10,7 +10,18 @@ type Limits struct {
 	MaxClaimed int64 // the cap: how many jobs can be claimed at a time; 0: no cap
 	Rate       Rate  // how many jobs can start in a time
 	Burst      int64 // how many jobs can start at once after a pause; 0: what the rate allows in a second, at least 1
+
+	GroupLimit     int64          // how many jobs of a group can be claimed at a time; 0: 1
+	GroupOnFailure GroupOnFailure // what a failed job does during its back-off
 }
+
+// GroupOnFailure is what a failed job of a group does during its back-off.
+type GroupOnFailure string
+
+const (
+	GroupHolds GroupOnFailure = ""     // it keeps its slot of the group, so that with a limit of 1 no later job overtakes it
+	GroupSkips GroupOnFailure = "skip" // it gives its slot up, and waits for the group again after the back-off
+)
 
 // LimitsChange is what a command changes in the limits of a queue.
 type LimitsChange struct {
@@ -18,7 +29,13 @@ type LimitsChange struct {
 	Rate       *Rate  // nil: as before; zero: no rate, and no burst
 	Burst      *int64 // nil: as before; 0: the default
 	None       bool   // first remove all limits
+
+	GroupLimit     *int64          // nil: as before; 0: the default
+	GroupOnFailure *GroupOnFailure // nil: as before
 }
+
+// OfGroups reports whether the change concerns groups.
+func (l LimitsChange) OfGroups() bool { return l.GroupLimit != nil || l.GroupOnFailure != nil }
 
 // Apply returns the limits after the change, or ErrLimits. The caller has checked the numbers.
 func (l LimitsChange) Apply(to Limits) (Limits, error) {
@@ -36,13 +53,22 @@ func (l LimitsChange) Apply(to Limits) (Limits, error) {
 	if l.Burst != nil {
 		to.Burst = *l.Burst
 	}
+	if l.GroupLimit != nil {
+		to.GroupLimit = *l.GroupLimit
+	}
+	if l.GroupOnFailure != nil {
+		to.GroupOnFailure = *l.GroupOnFailure
+	}
 	if to.Burst > 0 && to.Rate.Jobs == 0 {
 		return to, fmt.Errorf("%w: burst belongs to a rate, and the queue has none: set rate too", ErrLimits)
 	}
 	return to, nil
 }
 
-// Some reports whether there is a limit.
+// Stored reports whether a queue with these limits has anything to store.
+func (l Limits) Stored() bool { return l != Limits{} }
+
+// Some reports whether there is a limit that a claim has to pass.
 func (l Limits) Some() bool { return l.MaxClaimed > 0 || l.Rate.Jobs > 0 }
 
 // Rate is a number of jobs in a time: a second, a minute or an hour.

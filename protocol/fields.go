@@ -140,7 +140,7 @@ func (d *decoder) unknown(view []byte, known map[string]entry) *Error {
 	}
 	shown := string(bytes.ToValidUTF8(view[:min(len(view), maxShownName)], []byte("�")))
 	switch shown {
-	case "group", "unique", "max_bytes":
+	case "unique", "max_bytes":
 		if d.src.kind() == kindNull {
 			d.src.null()
 			return d.src.fault()

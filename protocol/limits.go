@@ -20,6 +20,8 @@ const (
 	MaxDelayMS    = 10 * 366 * 86_400_000 // ten years
 	MaxTimeoutMS  = 10 * 366 * 86_400_000
 	MaxMaxAttempt = 32_767
+	MaxGroup      = 255 // bytes of a group's name
+	MaxGroupLimit = 100_000
 	MaxMaxClaimed = 100_000   // a cap
 	MaxRate       = 1_000_000 // jobs in a second, a minute or an hour
 	MaxBurst      = 1_000_000 // of a rate

@@ -149,8 +149,13 @@ type Request struct {
 	Burst      Opt[int64] // 0: the default
 	None       bool       // first remove all limits
 
+	GroupLimit     Opt[int64] // 0: the default
+	GroupOnFailure string     // hold or skip; empty: absent
+
 	// cancel
-	Delete   bool // delete the jobs instead of keeping them as dead onesschedules, schedule, change_schedule
+	Delete bool // delete the jobs instead of keeping them as dead ones
+
+	// schedules, schedule, change_schedule
 	Schedule *Schedule
 	DryRun   bool   // schedule: change nothing
 	Do       string // change_schedule
@@ -194,6 +199,7 @@ type NewJob struct {
 	DelayMS     Opt[int64]
 	RunAt       Opt[int64]
 	Key         string // empty: none
+	Group       string // empty: none
 	Headers     map[string]string
 	MaxAttempts Opt[int64]
 	TimeoutMS   Opt[int64]
@@ -206,6 +212,7 @@ type State string
 // exists.
 const (
 	StateReady     State = "ready"
+	StateBlocked   State = "blocked"
 	StateScheduled State = "scheduled"
 	StateClaimed   State = "claimed"
 	StateDone      State = "done"
@@ -336,6 +343,7 @@ type JobView struct {
 	FinishedAt  Opt[int64]
 	Worker      string
 	Key         string
+	Group       string
 	Headers     map[string]string
 	Result      []byte     // nil if there is none
 	LeftOut     Opt[int64] // bytes of Payload and Result if both are omitted because the reply would be too large
@@ -438,6 +446,7 @@ type QueueLeases struct {
 type QueueStat struct {
 	Queue           string
 	Ready           int64
+	Blocked         int64
 	Scheduled       int64
 	Claimed         int64
 	Dead            int64
@@ -451,6 +460,10 @@ type QueueStat struct {
 	MaxClaimed Opt[int64]
 	Rate       string
 	Burst      Opt[int64]
+
+	// Absent: the defaults of groups.
+	GroupLimit     Opt[int64]
+	GroupOnFailure string
 
 	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
 	Enqueued, Acked Opt[int64]

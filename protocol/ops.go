@@ -29,7 +29,7 @@ func bits(positions ...int) (p presence) {
 var ops = map[Op]spec{
 	OpHello: {takes: bits(fVersion, fWorker, fEvents)},
 	OpEnqueue: {
-		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
+		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fGroup, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
 		check: checkEnqueue,
 	},
 	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS, fOrder), check: checkClaim},
@@ -50,7 +50,7 @@ var ops = map[Op]spec{
 	OpPurge:          {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
 	OpPause:          {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:         {takes: bits(fQueue), needs: bits(fQueue)},
-	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone), needs: bits(fQueue), check: checkLimit},
+	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure), needs: bits(fQueue), check: checkLimit},
 	OpSchedules:      {takes: bits(fQueue, fSchedule), check: checkSchedules},
 	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), check: checkSchedule},
 	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), check: checkChangeSchedule},
@@ -233,8 +233,21 @@ func ParseRate(text string) (jobs int64, per time.Duration, err *Error) {
 }
 
 func checkLimit(r *Request, p presence) *Error {
-	if p&bits(fMaxClaimed, fRate, fBurst, fNone) == 0 {
-		return BadField("max_claimed", "max_claimed, rate, burst and none are missing: name what to change")
+	if p&bits(fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure) == 0 {
+		return BadField("max_claimed", "max_claimed, rate, burst, group_limit, group_on_failure and none are missing: name what to change")
+	}
+	return nil
+}
+
+// What a failed job of a group does during its back-off.
+const (
+	GroupHold = "hold"
+	GroupSkip = "skip"
+)
+
+func checkGroupOnFailure(text string) *Error {
+	if text != GroupHold && text != GroupSkip {
+		return BadField("group_on_failure", "group_on_failure must be %s or %s", GroupHold, GroupSkip)
 	}
 	return nil
 }
@@ -248,10 +261,10 @@ func checkPurge(r *Request, _ presence) *Error {
 
 func checkState(r *Request) *Error {
 	switch r.State {
-	case StateReady, StateScheduled, StateClaimed, StateDone, StateDead:
+	case StateReady, StateBlocked, StateScheduled, StateClaimed, StateDone, StateDead:
 		return nil
 	}
-	return BadField("state", "state must be ready, scheduled, claimed, done or dead")
+	return BadField("state", "state must be ready, blocked, scheduled, claimed, done or dead")
 }
 
 // The events that hello can ask for.

@@ -88,6 +88,7 @@ var viewMessage = newMessage([]field[JobView]{
 	optNumber("finished_at", func(j *JobView) *Opt[int64] { return &j.FinishedAt }),
 	isOptWord("worker", func(j *JobView) *string { return &j.Worker }),
 	isOptWord("key", func(j *JobView) *string { return &j.Key }),
+	isOptWord("group", func(j *JobView) *string { return &j.Group }),
 	isHeaders("headers", func(j *JobView) *map[string]string { return &j.Headers }),
 	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
 	optNumber("left_out", func(j *JobView) *Opt[int64] { return &j.LeftOut }),
@@ -97,6 +98,7 @@ var viewMessage = newMessage([]field[JobView]{
 var statMessage = newMessage([]field[QueueStat]{
 	isWord("queue", func(q *QueueStat) *string { return &q.Queue }),
 	number("ready", func(q *QueueStat) *int64 { return &q.Ready }),
+	number("blocked", func(q *QueueStat) *int64 { return &q.Blocked }),
 	number("scheduled", func(q *QueueStat) *int64 { return &q.Scheduled }),
 	number("claimed", func(q *QueueStat) *int64 { return &q.Claimed }),
 	number("dead", func(q *QueueStat) *int64 { return &q.Dead }),
@@ -108,6 +110,8 @@ var statMessage = newMessage([]field[QueueStat]{
 	optNumber("max_claimed", func(q *QueueStat) *Opt[int64] { return &q.MaxClaimed }),
 	isOptWord("rate", func(q *QueueStat) *string { return &q.Rate }),
 	optNumber("burst", func(q *QueueStat) *Opt[int64] { return &q.Burst }),
+	optNumber("group_limit", func(q *QueueStat) *Opt[int64] { return &q.GroupLimit }),
+	isOptWord("group_on_failure", func(q *QueueStat) *string { return &q.GroupOnFailure }),
 	optNumber("enqueued_here", func(q *QueueStat) *Opt[int64] { return &q.Enqueued }),
 	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),
 })

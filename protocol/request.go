@@ -51,10 +51,13 @@ const (
 	fSchedule
 	fDryRun
 	fDo
+	fGroup
+	fGroupLimit
+	fGroupOnFailure
 )
 
 // jobFields are the fields of the single job in an enqueue.
-const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS)
+const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS | 1<<fGroup)
 
 // The fields of a job that a producer sends, for a list of jobs and for the single form.
 var (
@@ -67,12 +70,14 @@ var (
 	jobRunAt    = isOptInt("run_at", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.RunAt })
 	jobKey      = checked(isText("key", MaxKey, func(j *NewJob) *string { return &j.Key }),
 		func(j *NewJob) *Error { return notEmpty("key", j.Key) })
+	jobGroup = checked(isText("group", MaxGroup, func(j *NewJob) *string { return &j.Group }),
+		func(j *NewJob) *Error { return notEmpty("group", j.Group) })
 	jobHeaders     = isHeaders("headers", func(j *NewJob) *map[string]string { return &j.Headers })
 	jobMaxAttempts = isOptInt("max_attempts", 1, MaxMaxAttempt, func(j *NewJob) *Opt[int64] { return &j.MaxAttempts })
 	jobTimeoutMS   = isOptInt("timeout_ms", 1, MaxTimeoutMS, func(j *NewJob) *Opt[int64] { return &j.TimeoutMS })
 
 	jobMessage = newMessage([]field[NewJob]{jobQueue, jobPayload, jobPriority, jobDelayMS, jobRunAt,
-		jobKey, jobHeaders, jobMaxAttempts, jobTimeoutMS})
+		jobKey, jobGroup, jobHeaders, jobMaxAttempts, jobTimeoutMS})
 )
 
 // nextClaimMessage is the claim that an ack or a nack carries. It has no wait_ms, because the settle must not wait for jobs.
@@ -183,6 +188,10 @@ var requestMessage = newMessage([]field[Request]{
 	fDryRun: isBool("dry_run", func(r *Request) *bool { return &r.DryRun }),
 	fDo: checked(isText("do", maxShownName, func(r *Request) *string { return &r.Do }),
 		func(r *Request) *Error { return oneOf("do", r.Do, DoRun, DoPause, DoResume, DoDelete) }),
+	fGroup:      ofJob(jobGroup),
+	fGroupLimit: isOptInt("group_limit", 0, MaxGroupLimit, func(r *Request) *Opt[int64] { return &r.GroupLimit }),
+	fGroupOnFailure: checked(isText("group_on_failure", maxShownName, func(r *Request) *string { return &r.GroupOnFailure }),
+		func(r *Request) *Error { return checkGroupOnFailure(r.GroupOnFailure) }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.

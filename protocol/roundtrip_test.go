@@ -79,7 +79,7 @@ func genNewJob() *rapid.Generator[NewJob] {
 			j.Payload = b
 		}
 		if rapid.Bool().Draw(t, "has key") {
-			j.Key = genSome(MaxKey).Draw(t, "key")
+			j.Key, j.Group = genSome(MaxKey).Draw(t, "key"), genSome(MaxGroup).Draw(t, "group")
 		}
 		if rapid.Bool().Draw(t, "delay") {
 			j.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
@@ -160,6 +160,7 @@ func genOperator(t *rapid.T, r *Request) {
 	case OpLimit:
 		r.Queue, r.None = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "none")
 		r.MaxClaimed, r.Burst = genOpt(genInt(0, MaxMaxClaimed)).Draw(t, "max_claimed"), genOpt(genInt(0, MaxBurst)).Draw(t, "burst")
+		r.GroupLimit = genOpt(genInt(0, MaxGroupLimit)).Draw(t, "group_limit")
 		if !r.None && !r.MaxClaimed.Set && !r.Burst.Set {
 			r.Rate = "100/s"
 		}

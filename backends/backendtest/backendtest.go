@@ -78,7 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Values", valueTests}, {"Order", orderTests}, {"Keys", keyTests},
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
-		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
+		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
@@ -90,7 +90,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
 					k.join(k.Backend, me)
-					if topic.name != "Limits" || k.hasLimits() {
+					if topic.name != "Limits" && topic.name != "Groups" || topic.name == "Limits" && k.hasLimits() || topic.name == "Groups" && k.hasGroups() {
 						test(k)
 					}
 				})

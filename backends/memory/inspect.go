@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -27,7 +28,7 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 			s := of(j.Queue)
 			*map[backends.State]*int64{
 				backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
-				backends.StateDead: &s.Dead, backends.StateDone: &s.Done,
+				backends.StateBlocked: &s.Blocked, backends.StateDead: &s.Dead, backends.StateDone: &s.Done,
 			}[j.state]++
 			switch j.state {
 			case backends.StateReady:
@@ -58,7 +59,10 @@ func (b *Backend) Stats(ctx context.Context, queue string) (all []backends.Queue
 func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.View, err error) {
 	p.State = cmp.Or(p.State, backends.StateReady)
 	order := map[backends.State]func(x, y *job) int{
-		backends.StateReady:     func(x, y *job) int { return inOrder(x, y, false) },
+		backends.StateReady: func(x, y *job) int { return inOrder(x, y, false) },
+		backends.StateBlocked: func(x, y *job) int {
+			return cmp.Or(strings.Compare(x.Group, y.Group), inOrder(x, y, false))
+		},
 		backends.StateScheduled: byRunAt, backends.StateClaimed: byClaimed, backends.StateDone: byFinished, backends.StateDead: byFinished,
 	}[p.State]
 	if order == nil {
@@ -113,7 +117,7 @@ func (j *job) view() backends.View {
 	v := backends.View{
 		ID: j.id, Queue: j.Queue, State: j.state, Payload: bytes.Clone(j.Payload), Priority: j.Priority,
 		Attempt: j.Attempts, MaxAttempts: cmp.Or(j.Limit, j.MaxAttempts), EnqueuedAt: j.enqueued,
-		FinishedAt: j.finished, Key: j.Key, Headers: maps.Clone(j.Headers), Result: bytes.Clone(j.result),
+		FinishedAt: j.finished, Key: j.Key, Group: j.Group, Headers: maps.Clone(j.Headers), Result: bytes.Clone(j.result),
 		Failures: slices.Clone(j.failures),
 	}
 	switch j.state {
@@ -143,13 +147,15 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			if err != nil {
 				return err
 			}
-			if b.limits[c.Queue] = l; !l.Some() {
+			if b.limits[c.Queue] = l; !l.Stored() {
 				delete(b.limits, c.Queue)
 			}
+			b.touchAll(c.Queue)
+			b.admit()
 			freed = b.firstReady(backends.Policy{Queue: c.Queue}) != nil
 			return nil
 		case backends.Purge:
-			if !slices.Contains([]backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
+			if !slices.Contains([]backends.State{backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateDone, backends.StateDead}, c.State) {
 				return fmt.Errorf("jobs that are %s cannot be purged", c.State)
 			}
 		}
@@ -164,7 +170,8 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			}
 			b.command(j, c)
 		}
-		n, freed = int64(len(found)), len(b.madeReady) > 0
+		made := len(b.madeReady) > 0
+		n, freed = int64(len(found)), len(b.admit()) > 0 || made
 		return nil
 	})
 	if err == nil && c.Unchanged != nil && len(c.IDs) > 0 {
@@ -183,7 +190,7 @@ func (j *job) selectedBy(c backends.Command) bool {
 	case backends.Retry:
 		return j.state == backends.StateDead && (c.All || named)
 	case backends.Change:
-		return (j.state == backends.StateReady || j.state == backends.StateScheduled) && named
+		return slices.Contains([]backends.State{backends.StateReady, backends.StateBlocked, backends.StateScheduled}, j.state) && named
 	case backends.Delete:
 		return j.state != backends.StateClaimed && named
 	case backends.Reclaim:
@@ -275,11 +282,14 @@ func (b *Backend) changeWaiting(j *job, c backends.Command) {
 		j.runAt = b.now.Add(*c.Delay)
 	case !c.RunAt.IsZero():
 		j.runAt = c.RunAt
-	case j.state == backends.StateReady:
+	case j.state != backends.StateScheduled:
 		j.runAt = time.Time{}
 	}
 	if c.Priority != nil {
 		j.Priority = *c.Priority
+	}
+	if j.state != backends.StateScheduled {
+		b.leaveGroup(j)
 	}
 	if j.runAt.After(b.now) {
 		b.setState(j, backends.StateScheduled, time.Time{})

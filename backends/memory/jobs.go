@@ -53,6 +53,10 @@ func (b *Backend) forEachLease(leases []backends.Lease, owner backends.Identity,
 
 // setState moves j to a state. If j is finished in that state, it is pruned at end (zero: never).
 func (b *Backend) setState(j *job, s backends.State, end time.Time) {
+	b.touch(j)
+	if s == backends.StateReady && j.Group != "" && !j.admitted {
+		s = backends.StateBlocked
+	}
 	j.state, j.finished, j.expires = s, time.Time{}, time.Time{}
 	switch s {
 	case backends.StateReady:
@@ -60,7 +64,7 @@ func (b *Backend) setState(j *job, s backends.State, end time.Time) {
 			b.madeReady = append(b.madeReady, j.Queue)
 		}
 	case backends.StateDone, backends.StateDead, backends.StateDeleted:
-		j.finished, j.expires = b.now, end
+		j.finished, j.expires, j.admitted = b.now, end, false
 	}
 }
 
@@ -119,6 +123,9 @@ func (b *Backend) apply(j *job, f backends.Disposition) {
 	j.Attempts, j.Losses, j.Prefetched, j.PrefetchLosses = f.Attempts, f.Losses, false, f.PrefetchLosses
 	if f.Cause != "" {
 		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
+	}
+	if f.State == backends.StateScheduled && b.limits[j.Queue].GroupOnFailure == backends.GroupSkips {
+		b.leaveGroup(j)
 	}
 	if f.State == backends.StateScheduled {
 		j.runAt = b.now.Add(f.Delay)

@@ -115,7 +115,9 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			n := b.pruneKeys(s.PruneLimit())
 			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
-		r.MadeReady, r.Next = b.madeReady, b.nextDue()
+		r.MadeReady = b.madeReady
+		r.MadeReady = append(r.MadeReady, b.admit()...)
+		r.Next = b.nextDue()
 		if at := b.nextSchedule(); at != nil && (!s.Watched || s.AdoptedSchedules) {
 			r.NextSchedule = max(at.Sub(b.now), 0)
 			r.ScheduleDue = r.NextSchedule == 0

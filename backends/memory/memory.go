@@ -36,6 +36,7 @@ type Backend struct {
 	cancelled map[backends.Identity][]backends.Token // see backends.MaintenanceResult
 	hours     []backends.HourTotals                  // by hour and queue
 	schedules map[string]*backends.Schedule
+	touched   map[group]bool // see Backend.admit
 }
 
 var _ interface {
@@ -58,6 +59,7 @@ type job struct {
 	lease, timeout           time.Duration // lease 0: a session lease
 	claimed, leaseEnd        time.Time
 	deadline                 time.Time // zero: no deadline, or the time limit has not begun
+	admitted                 bool      // it has a slot of its group
 	undelivered              bool      // prefetched, and the time limit has not begun
 	retainDone, retainDead   time.Duration
 	finished, expires        time.Time
@@ -102,7 +104,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{}, schedules: map[string]*backends.Schedule{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{}, schedules: map[string]*backends.Schedule{}, touched: map[group]bool{},
 	}
 	for _, o := range opts {
 		o(b)
@@ -169,6 +171,7 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 	for _, c := range batch.Claims {
 		res.Claims = append(res.Claims, b.claim(batch.Sidecar, c))
 	}
+	res.Admitted = b.admit()
 	return nil
 }
 

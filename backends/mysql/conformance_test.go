@@ -153,7 +153,7 @@ func (d *databases) pop() (name string) {
 // clean deletes what a test stored.
 func (d *databases) clean(name string) error {
 	statements := []string{"UPDATE " + name + ".test_clock SET at = UTC_TIMESTAMP(6)", "DROP TRIGGER IF EXISTS " + name + ".refuse"}
-	for _, table := range []string{"jobs", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "cancelledschedules", "history", "commits", "leases"} {
+	for _, table := range []string{"jobs", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "schedules", "history", "commits", "leases"} {
 		statements = append(statements, "DELETE FROM "+name+".qsidecar_"+table)
 	}
 	return d.m.Exec(context.Background(), statements...)

@@ -124,7 +124,10 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, afte
 		last = listStart
 	}
 	args, place := []any{queue, limit, last.at, last.id}, []any{&last.at, &last.id}
-	if state == backends.StateReady {
+	switch state {
+	case backends.StateBlocked:
+		args, place = []any{queue, limit, last.group, last.spot.Urgency, last.spot.Position}, []any{&last.group, &last.spot.Urgency, &last.spot.Position}
+	case backends.StateReady:
 		args, place = []any{queue, limit, last.spot.Urgency, last.spot.Position}, []any{&last.spot.Urgency, &last.spot.Position}
 	}
 	r, err = t.deleting(ctx, t.s.sql.purge[state], place, args...)

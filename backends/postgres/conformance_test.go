@@ -104,9 +104,11 @@ func (s *Store) loseCommit(before bool) {
 
 // beforeCommit calls f before the next COMMIT.
 func (s *Store) beforeCommit(f func()) {
-	hook := func(*pgx.Conn, bool) {
-		s.fault.Store(nil)
-		f()
+	hook := func(_ *pgx.Conn, before bool) {
+		if before {
+			s.fault.Store(nil)
+			f()
+		}
 	}
 	s.fault.Store(&hook)
 }
@@ -237,7 +239,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		BeforeCommit: s.beforeCommit,
 		CommitErrors: s.commitErrors(),
 		EmptyTable:   func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
-		SmallTables:  []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelledschedules", "history", "epoch"},
+		SmallTables:  []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "schedules", "stripes", "admissions", "history", "epoch"},
 		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
@@ -402,7 +404,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 // clean resets the schema, for handles that have no state about it.
 func (x *schema) clean(t *testing.T) bool {
 	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
-		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelled; DELETE FROM {s}.qsidecar_schedules; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
+		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelled; DELETE FROM {s}.qsidecar_stripes; DELETE FROM {s}.qsidecar_schedules; DELETE FROM {s}.qsidecar_admissions; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
 	if x.refuses {
 		sql, x.refuses = sql+`DROP FUNCTION {s}.refuse() CASCADE;`, false
 	}

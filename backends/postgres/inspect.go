@@ -44,7 +44,7 @@ func (t *tx) statsOfAll(ctx context.Context) ([]backends.QueueStats, error) {
 		tally.Add(c)
 		return err
 	})
-	for _, sql := range []string{t.s.sql.queuesReady, t.s.sql.queuesScheduled, t.s.sql.queuesFinished} {
+	for _, sql := range []string{t.s.sql.queuesReady, t.s.sql.queuesBlocked, t.s.sql.queuesScheduled, t.s.sql.queuesFinished} {
 		if err := tally.Count(func(after core.Counted, limit int64) (page []core.Counted, err error) {
 			args := []any{after.Queue, limit}
 			if sql == t.s.sql.queuesFinished {
@@ -113,9 +113,10 @@ func age(now time.Time, at *time.Time) time.Duration {
 
 // listPlace is the position after which a listing of jobs continues.
 type listPlace struct {
-	spot cursor.Spot
-	id   int64
-	at   pgtype.Timestamptz
+	spot  cursor.Spot
+	group string
+	id    int64
+	at    pgtype.Timestamptz
 }
 
 var listStart = listPlace{spot: cursor.Beginning, at: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
@@ -126,7 +127,7 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 	err = t.ask(ctx, t.s.sql.place, func(rows pgx.Rows) error {
 		found = true
 		var run, claimed, finished pgtype.Timestamptz
-		if err := rows.Scan(&from.spot.Urgency, &from.spot.Position, &run, &claimed, &finished); err != nil {
+		if err := rows.Scan(&from.spot.Urgency, &from.spot.Position, &run, &claimed, &finished, &from.group); err != nil {
 			return err
 		}
 		from.id = id
@@ -152,6 +153,8 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		switch p.State {
 		case backends.StateReady:
 			sql, args = t.s.sql.peekReady, []any{p.Queue, from.spot.Urgency, from.spot.Position, p.Max}
+		case backends.StateBlocked:
+			sql, args = t.s.sql.peekBlocked, []any{p.Queue, from.group, from.spot.Urgency, from.spot.Position, p.Max}
 		case backends.StateScheduled:
 			sql, args = t.s.sql.peekScheduled, []any{p.Queue, from.at, from.id, p.Max}
 		case backends.StateClaimed:
@@ -214,7 +217,7 @@ func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
 	var run, claimed, finished *time.Time
 	var headers, worker string
 	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, instant{&v.EnqueuedAt},
-		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result)
+		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result, &v.Group)
 	if err != nil {
 		return id, v, err
 	}

@@ -30,11 +30,13 @@ type statements struct {
 	// sql/sequence.sql
 	behind, lockSequence, repair, draw string
 	// sql/write.sql
-	insert, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
+	insert, insertGrouped, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
 	// sql/claim.sql
 	claim, claimExcept, claimLIFO, claimLIFOExcept, claimLean, bury, probe, owners string
 	// sql/gates.sql
 	lockGate, enterClaimed, leaveCapped, readGate, moveGate, enterCapped, lockLimits, setLimits, allLimits string
+	// sql/groups.sql
+	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, block, admit, findGroups string
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
@@ -42,8 +44,8 @@ type statements struct {
 	// sql/command.sql
 	retry, retryFrom, change, lockClaimed, states, cancelWaiting, noteCancelled, delete, pause, resume, anyReady string
 	// sql/inspect.sql
-	stats, oldestOf, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekScheduled string
-	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                       string
+	stats, oldestOf, queuesReady, queuesBlocked, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekBlocked, peekScheduled string
+	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                                                   string
 
 	// sql/history.sql
 	addHour, forgetHours, clock, hours string
@@ -89,7 +91,8 @@ func render(schema string) *statements {
 		draw:         t.Get("draw", ""),
 
 		insert:         t.Get("insert", "queues payloads priorities delays run_ats max_attempts timeouts headers"),
-		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls"),
+		insertGrouped:  t.Get("insert_grouped", "queues payloads priorities delays run_ats max_attempts timeouts headers groups"),
+		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls groups"),
 		keyed:          t.Get("keyed", "queues keys"),
 		ack:            t.Get("ack", "ids sidecars numbers"),
 		lock:           t.Get("lock", "ids"),
@@ -121,8 +124,18 @@ func render(schema string) *statements {
 		moveGate:     t.Get("move_gate", "queue next advance"),
 		enterCapped:  t.Get("enter_capped", "queue ids"),
 		lockLimits:   t.Get("lock_limits", "queue"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips"),
 		allLimits:    t.Get("all_limits", ""),
+
+		noteGroups:  t.Get("note_groups", "queues groups"),
+		noteAll:     t.Get("note_all", "queue"),
+		leaveGroups: t.Get("leave_groups", "ids"),
+		lockStripes: t.Get("lock_stripes", "queues stripes"),
+		takeNotes:   t.Get("take_notes", "queues groups limit"),
+		takeArrived: t.Get("take_arrived", "queues groups limit"),
+		block:       t.Get("block", "queues groups limit"),
+		admit:       t.Get("admit", "queues groups limit"),
+		findGroups:  t.Get("find_groups", "after_queue after_group walk limit"),
 
 		look:            t.Get("look", look),
 		lookUncancelled: t.Get("look_uncancelled", look),
@@ -155,12 +168,14 @@ func render(schema string) *statements {
 		stats:           t.Get("stats", "queue limit"),
 		oldestOf:        t.Get("oldest_of", "queues"),
 		queuesReady:     t.Get("queues_ready", "after limit"),
+		queuesBlocked:   t.Get("queues_blocked", "after limit"),
 		queuesScheduled: t.Get("queues_scheduled", "after limit"),
 		queuesFinished:  t.Get("queues_finished", "after limit after_state"),
 		queuesClaimed:   t.Get("queues_claimed", ""),
 		queuesPaused:    t.Get("queues_paused", ""),
 		place:           t.Get("place", "id queue"),
 		peekReady:       t.Get("peek_ready", "queue after_urgency after_position limit"),
+		peekBlocked:     t.Get("peek_blocked", "queue after_group after_urgency after_position limit"),
 		peekScheduled:   t.Get("peek_scheduled", "queue after_at after_id limit"),
 		peekClaimed:     t.Get("peek_claimed", "queue after_at after_id limit"),
 		peekDone:        t.Get("peek_done", "queue after_at after_id limit state"),
@@ -181,8 +196,9 @@ func render(schema string) *statements {
 		count: each("count", "queue limit", states...),
 		purge: each("purge", "queue limit after_first after_second", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead),
 	}
+	s.purge[backends.StateBlocked] = t.Get("purge_blocked", "queue limit after_group after_urgency after_position")
 	t.Done()
 	return s
 }
 
-var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
+var states = []backends.State{backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}

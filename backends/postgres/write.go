@@ -22,6 +22,7 @@ type newJobs struct {
 	max            []int16
 	key            []string
 	ttl            []int64
+	group          []string
 }
 
 func (n *newJobs) add(j *core.NewJob) {
@@ -43,23 +44,40 @@ func (n *newJobs) add(j *core.NewJob) {
 	n.delay, n.timeout = append(n.delay, max(core.MS(j.Delay), 0)), append(n.timeout, core.MS(j.Timeout))
 	n.runAt = append(n.runAt, runAt)
 	n.key, n.ttl = append(n.key, j.Key), append(n.ttl, core.MS(j.KeyTTL))
+	n.group = append(n.group, j.Group)
 }
 
-// Insert implements core.Writer. Jobs without a key use the shorter statement.
+// Insert implements core.Writer. Jobs without a key use a shorter statement. Those of groups follow in their order.
 func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
-	var plain, keyed []*core.NewJob
+	var plain, keyed, grouped []*core.NewJob
 	for _, j := range jobs {
-		if j.Key == "" {
+		switch {
+		case j.Group != "":
+			grouped = append(grouped, j)
+		case j.Key == "":
 			plain = append(plain, j)
-		} else {
+		default:
 			keyed = append(keyed, j)
 		}
 	}
 	t.insertPlain(plain)
 	t.insertKeyed(keyed)
+	for from := 0; from < len(grouped); {
+		to := from + 1
+		for to < len(grouped) && (grouped[to].Key == "") == (grouped[from].Key == "") {
+			to++
+		}
+		if grouped[from].Key == "" {
+			t.insertPlain(grouped[from:to])
+		} else {
+			t.insertKeyed(grouped[from:to])
+		}
+		from = to
+	}
 	return false
 }
 
+// insertPlain stores jobs without keys, which all have groups or have none.
 func (t *tx) insertPlain(jobs []*core.NewJob) {
 	if len(jobs) == 0 {
 		return
@@ -71,7 +89,11 @@ func (t *tx) insertPlain(jobs []*core.NewJob) {
 	var id int64
 	var ready bool
 	i, columns := 0, []any{&id, &ready} // allocated once, not for each row
-	t.each(t.s.sql.insert, func(rows pgx.Rows) error {
+	sql, args := t.s.sql.insert, []any{c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers}
+	if jobs[0].Group != "" {
+		sql, args = t.s.sql.insertGrouped, append(args, c.group)
+	}
+	t.each(sql, func(rows pgx.Rows) error {
 		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
@@ -81,7 +103,7 @@ func (t *tx) insertPlain(jobs []*core.NewJob) {
 		jobs[i].Stored(id, ready)
 		i++
 		return nil
-	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers)
+	}, args...)
 }
 
 // insertKeyed stores the jobs whose keys are free. A second statement, with a later
@@ -114,7 +136,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 			duplicate[*n-1] = true
 		}
 		return nil
-	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers, c.key, c.ttl)
+	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers, c.key, c.ttl, c.group)
 	t.add(t.s.sql.keyed, func(rows pgx.Rows) error {
 		for _, j := range toStore {
 			j.PassedOver()
@@ -216,7 +238,7 @@ func scanRow(rows pgx.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
 	if err := rows.Scan(&r.ID, &r.Queue, &r.Key, &r.Priority, &r.Position, &r.Fence, &host, &number, &owner, &lease,
-		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, (*string)(&r.Cause)); err != nil {
+		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Group, (*string)(&r.Cause)); err != nil {
 		return nil, err
 	}
 	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)

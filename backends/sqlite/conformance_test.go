@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelledqsidecar_schedules", "qsidecar_history", "qsidecar_commits", "sqlite_sequence"},
+			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_schedules", "qsidecar_history", "qsidecar_commits", "sqlite_sequence"},
 			RefuseJobs: func(queue, reason string) {
 				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
 					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.New().Text(queue), dialect.New().Text(reason))); err != nil {

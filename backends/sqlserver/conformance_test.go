@@ -200,7 +200,7 @@ func TestConformanceByEmulation(t *testing.T) {
 			BeforeCommit: s.beforeCommit,
 			CommitErrors: s.commitErrors(e),
 			EmptyTable:   func(table string) { beside(t, fmt.Sprintf("DELETE FROM %s.qsidecar_%s", schema, table)) },
-			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelledschedules", "history", "requeues", "commits"},
+			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelled", "schedules", "history", "requeues", "commits"},
 			RefuseJobs: func(queue, reason string) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))

@@ -66,7 +66,7 @@ func words(list ...string) cobra.CompletionFunc {
 // statesOf returns the states that --state of a command takes.
 func statesOf(cmd *cobra.Command) (list []string) {
 	for _, state := range []protocol.State{
-		protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDone, protocol.StateDead,
+		protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDone, protocol.StateDead,
 	} {
 		if state != protocol.StateClaimed || cmd.Name() != "purge" {
 			list = append(list, string(state))

@@ -39,7 +39,7 @@ func TestCompletion(t *testing.T) {
 	id := strings.TrimSpace(h.must(0, "enqueue", "dying", "1"))
 	h.must(0, "nack", h.claim("dying").Lease, "--dead")
 	all := []string{"dying", "mail", "mail-slow", "sms"}
-	states := []string{"ready", "scheduled", "claimed", "done", "dead"}
+	states := []string{"ready", "blocked", "scheduled", "claimed", "done", "dead"}
 	for _, row := range []struct {
 		args []string // split at spaces
 		want []string

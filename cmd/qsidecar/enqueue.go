@@ -24,6 +24,7 @@ type jobFlags struct {
 	delay       durationFlag
 	runAt       instantFlag
 	key         string
+	group       string
 	headers     []string
 	maxAttempts int
 	timeout     durationFlag
@@ -36,6 +37,7 @@ func (j *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Var(&j.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
 	cmd.Flags().Var(&j.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
 	cmd.Flags().StringVar(&j.key, "key", "", "store nothing if a job has this key, or had it within key_ttl (10m)")
+	cmd.Flags().StringVar(&j.group, "group", "", "its jobs run one at a time, or as many as the queue's group limit")
 	cmd.Flags().StringArrayVar(&j.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&j.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
 	cmd.Flags().Var(&j.timeout, "timeout", "time limit of one run (default: the queue's)")
@@ -43,7 +45,7 @@ func (j *jobFlags) add(cmd *cobra.Command) {
 
 // job returns the job that the flags describe, without a payload.
 func (j *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
-	job := protocol.NewJob{Queue: queue, Priority: int64(j.priority), Key: j.key}
+	job := protocol.NewJob{Queue: queue, Priority: int64(j.priority), Key: j.key, Group: j.group}
 	if j.delay.set {
 		job.DelayMS = protocol.Some(j.delay.d.Milliseconds())
 	}
@@ -67,6 +69,9 @@ func (j *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 	}
 	if !utf8.ValidString(j.key) {
 		return job, usagef("--key: %q is not valid UTF-8", j.key)
+	}
+	if cmd.Flags().Changed("group") && (j.group == "" || !utf8.ValidString(j.group)) {
+		return job, usagef("--group: %q is not valid UTF-8 of at least a byte: leave the flag out for no group", j.group)
 	}
 	var err error
 	if job.Headers, err = parseHeaders(j.headers); err != nil {

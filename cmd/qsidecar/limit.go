@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -12,15 +13,19 @@ import (
 )
 
 func (a *app) limitCommand() *cobra.Command {
-	var most, burst int64
-	var rate string
+	var most, burst, ofGroup int64
+	var rate, onFailure string
 	var none bool
 	cmd := &cobra.Command{
 		Use:   "limit [QUEUE]",
-		Short: "Limit how many jobs of a queue run at a time, or start in a time, on all hosts together",
+		Short: "Limit how many jobs of a queue or of its groups run at a time, or start in a time, on all hosts together",
 		Long: `Limit how many jobs of a queue are claimed at a time (--max-claimed), or how many start in
 a second, a minute or an hour (--rate), on all hosts together. A change counts within a
 second on every host. The other limits of the queue stay as they are; 0 removes one.
+
+--group-limit is how many jobs of each group are claimed at a time, and 1 without it. A
+failed job keeps its slot of the group during its back-off, or gives it up
+(--group-on-failure skip).
 
 Without options it lists the limits of the queue, or of all queues.
 
@@ -37,6 +42,8 @@ Without options it lists the limits of the queue, or of all queues.
 				{"max-claimed", func() { req.MaxClaimed = protocol.Some(most) }},
 				{"burst", func() { req.Burst = protocol.Some(burst) }},
 				{"rate", func() { req.Rate = rate }},
+				{"group-limit", func() { req.GroupLimit = protocol.Some(ofGroup) }},
+				{"group-on-failure", func() { req.GroupOnFailure = onFailure }},
 			} {
 				if cmd.Flags().Changed(f.name) {
 					f.set()
@@ -50,13 +57,17 @@ Without options it lists the limits of the queue, or of all queues.
 				return usagef("limit which queue? Name it, or leave the options out to list all limits")
 			case cmd.Flags().Changed("rate") && rate == "":
 				return usagef("--rate is empty: use a rate such as 100/s, or 0 for no rate")
+			case cmd.Flags().Changed("group-on-failure") && onFailure == "":
+				return usagef("--group-on-failure is empty: use hold or skip")
 			}
 			return a.operate(cmd, "limited", req)
 		},
 	}
 	cmd.Flags().Int64Var(&most, "max-claimed", 0, "how many jobs are claimed at a time; 0: any number")
-	cmd.Flags().StringVar(&rate, "rate", "", "how many start in a time, such as 100/s, 30/m or 5/h; 0: any number")
+	cmd.Flags().StringVar(&rate, "rate", "", "how many start in a time (100/s, 30/m or 5/h); 0: any number")
 	cmd.Flags().Int64Var(&burst, "burst", 0, "how many start at once after a pause; 0: those of a second")
+	cmd.Flags().Int64Var(&ofGroup, "group-limit", 0, "how many jobs of a group are claimed at a time; 0: one")
+	cmd.Flags().StringVar(&onFailure, "group-on-failure", "", "a failed job keeps its slot of the group, or not: hold, skip")
 	cmd.Flags().BoolVar(&none, "none", false, "first remove all limits of the queue")
 	return a.jsonFlag(cmd)
 }
@@ -80,19 +91,22 @@ func (a *app) listLimits(cmd *cobra.Command, queue string) error {
 		var rows [][]string
 		for i := range limited {
 			s := &limited[i]
-			row := []string{s.Queue, "-", "-", "-"}
+			row := []string{s.Queue, "-", "-", "-", "-", cmp.Or(s.GroupOnFailure, "-")}
 			if n, ok := s.MaxClaimed.Get(); ok {
 				row[1] = fmt.Sprint(n)
 			}
 			if n, ok := s.Burst.Get(); ok {
 				row[2], row[3] = s.Rate, fmt.Sprint(n)
 			}
+			if n, ok := s.GroupLimit.Get(); ok {
+				row[4] = fmt.Sprint(n)
+			}
 			rows = append(rows, row)
 		}
 		if len(rows) == 0 {
 			return a.printf("no queue has a limit")
 		}
-		return a.table("QUEUE MAX-CLAIMED RATE BURST", rows)
+		return a.table("QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE", rows)
 	})
 }
 
@@ -104,6 +118,12 @@ func limitsText(s *protocol.QueueStat) string {
 	}
 	if s.Rate != "" {
 		all = append(all, "max "+s.Rate)
+	}
+	if n, ok := s.GroupLimit.Get(); ok {
+		all = append(all, fmt.Sprintf("max %d of a group", n))
+	}
+	if s.GroupOnFailure != "" {
+		all = append(all, "failed jobs "+s.GroupOnFailure)
 	}
 	return strings.Join(all, ", ")
 }

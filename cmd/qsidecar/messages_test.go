@@ -71,7 +71,7 @@ func TestMessages(t *testing.T) {
 		{"a payload for lines", "enqueue q x --lines", 2, "--lines reads the payloads from stdin: leave the PAYLOAD out"},
 		{"one result for two", "ack 1.a 1.b --result x", 2, "--result goes with one lease, and there are 2"},
 		{"dead and delayed", "nack 1.a --dead --delay 1s", 2, "--dead does not go with --delay or --snooze: a dead job is not tried again"},
-		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is not one of ready, scheduled, claimed, done or dead"},
+		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is not one of ready, blocked, scheduled, claimed, done or dead"},
 		{"ids and a state", "peek q --ids 1 --state dead", 2, "--ids shows jobs in any state: leave --state and --after out"},
 		{"a place in no queue", "dead --after 7", 2, "--after needs the queue of the job: name it"},
 		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, scheduled, done or dead"},

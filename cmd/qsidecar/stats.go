@@ -34,7 +34,7 @@ waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 				if len(rep.Queues) == 0 {
 					return a.printf("no queue has a job")
 				}
-				return a.table("QUEUE READY SCHEDULED CLAIMED DEAD DONE OLDEST-READY OLDEST-CLAIMED STATE", statRows(rep.Queues))
+				return a.table("QUEUE READY BLOCKED SCHEDULED CLAIMED DEAD DONE OLDEST-READY OLDEST-CLAIMED STATE", statRows(rep.Queues))
 			})
 		},
 	}
@@ -56,17 +56,17 @@ func statRows(stats []protocol.QueueStat) (rows [][]string) {
 		if limits := limitsText(&s); limits != "" {
 			state += ", " + limits
 		}
-		rows = append(rows, []string{s.Queue, count(s.Ready), count(s.Scheduled), count(s.Claimed),
+		rows = append(rows, []string{s.Queue, count(s.Ready), count(s.Blocked), count(s.Scheduled), count(s.Claimed),
 			count(s.Dead), count(s.Done), wiretext.Age(s.OldestReadyMS), wiretext.Age(s.OldestClaimedMS), state})
 	}
 	return rows
 }
 
-const states = "ready, scheduled, claimed, done or dead"
+const states = "ready, blocked, scheduled, claimed, done or dead"
 
 func parseState(s string) (protocol.State, error) {
 	switch st := protocol.State(s); st {
-	case protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDone, protocol.StateDead:
+	case protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDone, protocol.StateDead:
 		return st, nil
 	}
 	return "", usagef("--state: %q is not one of %s", s, states)

@@ -21,13 +21,13 @@ func TestLimitCommand(t *testing.T) {
 			t.Errorf("limit %q: %+v, want %s", args, out, want)
 		}
 	}
-	const head = "QUEUE MAX-CLAIMED RATE BURST "
+	const head = "QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE "
 	lists(nil, "no queue has a limit")
 	lists([]string{"api", "--max-claimed", "1", "--rate", "30/m"}, "limited api")
 	lists([]string{"mail", "--rate", "5/s", "--burst", "9"}, "limited mail")
-	lists(nil, head+"api 1 30/m 1 mail - 5/s 9")
+	lists(nil, head+"api 1 30/m 1 - - mail - 5/s 9 - -")
 	lists([]string{"api", "--rate", "0"}, "limited api")
-	lists([]string{"api"}, head+"api 1 - -")
+	lists([]string{"api"}, head+"api 1 - - - -")
 
 	c := sc.Dial()
 	c.Enqueue("api", 2)
@@ -44,5 +44,6 @@ func TestLimitCommand(t *testing.T) {
 	run("--rate", "1/s").WantError(t, 2, "which queue")
 	run("api", "--rate", "fast").WantError(t, 2, "100/s")
 	run("api", "--burst", "5").WantError(t, 2, "burst belongs to a rate")
+	run("api", "--group-limit", "2").WantError(t, 1, "use PostgreSQL")
 	run("api", "--max-claimed", "-1").WantError(t, 2, "max_claimed")
 }

@@ -60,7 +60,7 @@ func Remaining(c *qsidecar.Client, req *protocol.Request) func(context.Context) 
 		}
 		q := &stats[0]
 		n := map[protocol.State]int64{
-			protocol.StateReady: q.Ready, protocol.StateScheduled: q.Scheduled, protocol.StateDone: q.Done, protocol.StateDead: q.Dead,
+			protocol.StateReady: q.Ready, protocol.StateBlocked: q.Blocked, protocol.StateScheduled: q.Scheduled, protocol.StateDone: q.Done, protocol.StateDead: q.Dead,
 		}[state]
 		if q.Approx {
 			return fmt.Sprintf("%s about %d left", what, n)

@@ -21,8 +21,8 @@ type unchanged struct {
 var from = map[protocol.Op][]protocol.State{
 	protocol.OpRetry:   {protocol.StateDead},
 	protocol.OpReclaim: {protocol.StateClaimed},
-	protocol.OpDelete:  {protocol.StateReady, protocol.StateScheduled, protocol.StateDead, protocol.StateDone},
-	protocol.OpChange:  {protocol.StateReady, protocol.StateScheduled},
+	protocol.OpDelete:  {protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateDead, protocol.StateDone},
+	protocol.OpChange:  {protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled},
 }
 
 // onJobs reports whether the operation changes the jobs that the form names.

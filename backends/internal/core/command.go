@@ -285,12 +285,16 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	switch c.State {
 	case backends.StateClaimed:
 		return 0, errors.New("claimed jobs cannot be purged: reclaim them first")
-	case backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead:
+	case backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateDone, backends.StateDead:
 	default:
 		return 0, fmt.Errorf("no job is ever %q", c.State)
 	}
 	var left int64
 	if err := s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		left = 0
+		if !hasState(r, c.State) {
+			return nil
+		}
 		left, err = r.Count(ctx, c.Queue, c.State)
 		return err
 	}); err != nil {

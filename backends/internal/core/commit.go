@@ -46,7 +46,9 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 	if err := patiently(ctx, patience, run); err != nil {
 		return backends.Results{}, err
 	}
-	return k.Committed(), nil
+	res := k.Committed()
+	res.Admitted = s.admitNow(ctx, k.groups)
+	return res, nil
 }
 
 // Commit is one batch on its way to the database. Run is called for each try of the transaction.
@@ -80,6 +82,7 @@ type Commit struct {
 	claims  Claims // nil: not queued yet
 	pending bool   // see Writer.Insert
 	backs   []giveBack
+	groups  []Group // to admit jobs of after the commit
 }
 
 // NewCommit prepares a batch.
@@ -117,7 +120,7 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 		c.batch.Claims = withoutMissed(c.given.Claims, c.missed)
 	}
 	c.res, c.settles, c.rows, c.jobs, c.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
-	c.changed, c.claims, c.pending, c.backs = 0, nil, false, nil
+	c.changed, c.claims, c.pending, c.backs, c.groups = 0, nil, false, nil, nil
 	if c.hooks.Before != nil {
 		c.batch.Writes = slices.Clone(c.given.Writes) // the hook can add others at each try
 		if err := c.hooks.Before(ctx, tx, &c.batch); err != nil {
@@ -218,6 +221,9 @@ func (c *Commit) plan(fast bool) (p plan) {
 // TestRoundTrips counts them. New jobs of an engine that stores them at the Flush (Writer.Insert) have another one before
 // claims.
 func (c *Commit) writes(ctx context.Context, tx Tx) error {
+	if err := c.noGroups(tx); err != nil {
+		return err
+	}
 	distinct := c.list()
 	if c.avoidLocked {
 		if err := c.setLockedAside(ctx, tx); err != nil {
@@ -295,7 +301,7 @@ func (c *Commit) apply() {
 		res := &c.res.Writes[x.write]
 		switch w := c.batch.Writes[x.write].(type) {
 		case backends.Ack:
-			if !c.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
+			if !c.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Group != "" || r.Failed) {
 				c.s.lean.start()
 			}
 			r.ack(w.Result)
@@ -330,6 +336,8 @@ func (c *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, 
 // change queues the statement that writes the changes of the rows.
 func (c *Commit) change(tx Tx) {
 	c.changed, c.backs = queueChanges(tx, slices.Collect(maps.Values(c.rows)), c.backs, func(*Row) { c.changed-- })
+	c.groups = distinctGroups(append(c.groups, leaveGroups(tx, maps.Values(c.rows))...))
+	noteGroups(tx, c.groups)
 }
 
 // queueChanges queues the changes of rows. It returns their number, and backs with the jobs appended that

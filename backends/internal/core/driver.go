@@ -100,7 +100,7 @@ type Tx interface {
 	Commander
 	Historian
 
-	// It also implements Claimer or OwnClaimer, Gatekeeper if queues can have limits, and LockFinder if the engine has row locks.
+	// It also implements Claimer or OwnClaimer, Gatekeeper if queues can have limits, Grouper if jobs can have groups, and LockFinder if the engine has row locks.
 }
 
 // EndableTx is a transaction that Transact ends. Both methods return the connection to its pool.
@@ -141,7 +141,7 @@ type Writer interface {
 
 	// Ack ends claims with one statement, as far as it can, and calls ended with the index of each. The leases
 	// are in ascending order of their ids, which are distinct. Without Traits.AcksAll, the statement can ignore
-	// jobs that are kept, have a key, or failed before; the core then locks their rows. If sure is true, ended
+	// jobs that are kept, have a key, or failed before, and it ignores those of groups; the core then locks their rows. If sure is true, ended
 	// is not called: either the statement ends all of the claims, or a Flush or the Commit returns ErrNotAll.
 	Ack(leases []Lease, ended func(i int)) (sure bool)
 
@@ -224,7 +224,7 @@ type ClaimState struct {
 // Maintainer changes due rows. It skips rows that others have locked.
 type Maintainer interface {
 	// Promote makes due scheduled jobs ready, at most limit of them, in the order of their due times. It calls
-	// promoted with the queue of each, and returns how many rows it read. If only isn't nil, it leaves out other jobs.
+	// promoted with the queue of each, which is empty if the job is blocked, and returns how many rows it read. If only isn't nil, it leaves out other jobs.
 	Promote(ctx context.Context, d Due, only []int64, limit int, promoted func(queue string)) (seen int, err error)
 
 	// LockDue locks at most limit claimed rows whose lease or time limit is over, and sets their Cause. seen is

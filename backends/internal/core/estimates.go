@@ -62,7 +62,7 @@ func (e *Estimates) Fill(now time.Time, s *backends.QueueStats, count func(state
 // Counts returns pointers to the counts of s, by state.
 func Counts(s *backends.QueueStats) map[backends.State]*int64 {
 	return map[backends.State]*int64{
-		backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
+		backends.StateReady: &s.Ready, backends.StateBlocked: &s.Blocked, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,
 		backends.StateDone: &s.Done, backends.StateDead: &s.Dead,
 	}
 }

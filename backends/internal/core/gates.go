@@ -249,6 +249,10 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	if !ok {
 		return false, &backends.UnsupportedError{Queue: c.Queue, What: "limits", NoLimits: true}
 	}
+	groups, ok := tx.(Grouper)
+	if !ok && c.Limits.OfGroups() {
+		return false, &backends.UnsupportedError{Queue: c.Queue, What: "group_limit", NoGroups: true}
+	}
 	old, err := keeper.QueueLimits(ctx, c.Queue)
 	if err != nil {
 		return false, err
@@ -256,6 +260,9 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	l, err := c.Limits.Apply(old)
 	if err != nil {
 		return false, err
+	}
+	if ok && l.GroupLimit != old.GroupLimit {
+		groups.NoteAllGroups(c.Queue)
 	}
 	return keeper.SetLimits(ctx, c.Queue, l)
 }

@@ -61,14 +61,16 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 	switch p.State {
 	case "":
 		p.State = backends.StateReady
-	case backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead:
+	case backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead:
 	default:
 		if len(p.IDs) == 0 && p.Key == "" {
 			return nil, fmt.Errorf("no job is ever %q", p.State)
 		}
 	}
 	err = s.read(ctx, func(ctx context.Context, r Reader) error {
-		views = nil
+		if views = nil; !hasState(r, p.State) {
+			return nil
+		}
 		ids, err := chosen(ctx, r, p)
 		if err != nil || len(ids) == 0 {
 			return err

@@ -68,6 +68,7 @@ type Due struct {
 
 	Cancelled []backends.Token // what NoteCancelled has stored for DueQuery.Sidecar
 
+	Groups   bool // there are jobs that have groups and are not finished
 	Promote  bool // there are jobs to promote, whatever RunAt is
 	MoreLost bool // Lost can be incomplete
 
@@ -83,7 +84,7 @@ type Tidier interface {
 // Maintain implements backends.Backend. If nothing is due, it only reads.
 //
 // The order: mark silent sidecars dead; call Driver.FindDue; promote due jobs; reap overdue claims, then those of lost
-// sidecars; forget dead sidecars that own no job; prune; call Driver.FindDue again if anything changed. Each step is a
+// sidecars; forget dead sidecars that own no job; admit jobs of groups; prune; call Driver.FindDue again if anything changed. Each step is a
 // transaction of its own, and runs whatever becomes of the others, unless the database is unavailable.
 func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
@@ -120,6 +121,9 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	}
 	changed, err := s.runSteps(ctx, w, o, &r)
 	if failed(err) {
+		return r, errors.Join(errs...)
+	}
+	if (o.Groups || changed) && !w.Watched && failed(s.admitDue(ctx, &r)) {
 		return r, errors.Join(errs...)
 	}
 	pruned, err := s.prune(ctx, w, o, &r)
@@ -191,7 +195,7 @@ func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork,
 func (s *Store) promote(ctx context.Context, d Due, r *backends.MaintenanceResult, limit int) error {
 	more, err := s.eachApart(ctx, backends.DoingPromote, limit, func(only []int64, limit int) error {
 		return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
-			b.seen, err = tx.Promote(ctx, d, only, limit, func(queue string) { b.promoted, b.ready = b.promoted+1, append(b.ready, queue) })
+			b.seen, err = tx.Promote(ctx, d, only, limit, b.wasPromoted)
 			return err
 		})
 	}, func(ctx context.Context, tx Tx, limit int) ([]Found, error) { return tx.FindScheduled(ctx, d, limit) })
@@ -326,6 +330,13 @@ type stepResult struct {
 	backs          []giveBack
 }
 
+// wasPromoted counts a promoted job of a queue; empty: it is blocked.
+func (s *stepResult) wasPromoted(queue string) {
+	if s.promoted++; queue != "" {
+		s.ready = append(s.ready, queue)
+	}
+}
+
 // step runs f as one transaction. It adds the result to r after the commit.
 func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
 	var b stepResult
@@ -372,6 +383,7 @@ func (s *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, 
 			s.ready = append(s.ready, row.Queue)
 		}
 	})
+	noteGroups(tx, distinctGroups(leaveGroups(tx, slices.Values(rows))))
 	if err := tx.Flush(ctx); err != nil {
 		return err
 	}

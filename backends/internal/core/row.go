@@ -20,6 +20,7 @@ type Row struct {
 	ID       int64
 	Queue    string
 	Key      string // empty: none
+	Group    string // in which it has a slot; empty: none
 	Priority int16
 	Position int64
 	Fence    int64

@@ -31,6 +31,7 @@ type Store struct {
 	estimates Estimates
 	obstacles backends.ObstacleSet
 	retries   queueRetries
+	walk      groupWalk
 
 	schedulesOnce sync.Once
 	scheduleTable schedules.Table
@@ -119,6 +120,7 @@ func (s *Store) Forget() {
 	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
 	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
 	s.retries.all = nil
+	s.walk.at = Group{}
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 }

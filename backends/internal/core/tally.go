@@ -80,6 +80,8 @@ func (t *Tally) add(all []Counted) {
 		switch g.State {
 		case backends.StateReady:
 			q.Ready, q.OldestReady = q.Ready+g.N, max(q.OldestReady, g.Oldest)
+		case backends.StateBlocked:
+			q.Blocked += g.N
 		case backends.StateScheduled:
 			q.Scheduled += g.N
 		case backends.StateClaimed:

@@ -21,10 +21,13 @@ type NewJob struct {
 
 type jobKey struct{ queue, key string }
 
-// Stored records that the job has a row.
+// Stored records that the job has a row. ready: it can run now, except that a job of a group is blocked.
 func (n *NewJob) Stored(id int64, ready bool) {
 	*n.answer, n.state = backends.Stored{ID: ID(id)}, backends.StateScheduled
-	if ready {
+	switch {
+	case ready && n.Group != "":
+		n.state = backends.StateBlocked
+	case ready:
 		addQueue(n.res, n.Queue)
 		n.state = backends.StateReady
 	}
@@ -89,6 +92,7 @@ func (c *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	if len(all) > 0 {
 		c.pending = tx.Insert(all) || c.pending
 		c.jobs = append(c.jobs, all...)
+		c.groups = append(c.groups, groupsOf(all)...)
 	}
 }
 

@@ -5,8 +5,8 @@
 --   INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
 -- (without the schema's name if the search_path has it). Public columns:
--- queue, payload, priority, headers, max_attempts, run_at. All others are the
--- sidecar's own. A text with backslashes becomes a payload by convert_to(text, 'UTF8').
+-- queue, payload, priority, headers, max_attempts, run_at, group_name. All others are
+-- the sidecar's own. A text with backslashes becomes a payload by convert_to(text, 'UTF8').
 
 CREATE SCHEMA IF NOT EXISTS {s};
 
@@ -72,6 +72,9 @@ CREATE TABLE {s}.qsidecar_jobs (
   finished_at       timestamptz,
   prune_at          timestamptz,
   key               text        COLLATE "C",
+  group_name        text        COLLATE "C", -- a ready job with it is blocked: it waits for a slot of its group
+  admitted_group    text        COLLATE "C", -- the group of a job that has a slot; group_name is NULL then
+  group_noticed     boolean, -- of a blocked job: a sidecar has noticed it; NULL: none has
   last_error        text, -- NULL: it has no row in qsidecar_failures
   headers           jsonb       CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
   result            bytea,
@@ -87,6 +90,7 @@ CREATE TABLE {s}.qsidecar_jobs (
     AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND prefetch_losses BETWEEN 0 AND 32767
     AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000)
     AND (key IS NULL OR octet_length(key) BETWEEN 1 AND 255)
+    AND (group_name IS NULL OR octet_length(group_name) BETWEEN 1 AND 255) AND admitted_group IS NULL
     AND (headers IS NULL OR octet_length(headers::text) <= 65536)),
   -- Lists, counts and retention find finished jobs by this instant.
   CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
@@ -100,13 +104,19 @@ CREATE TABLE {s}.qsidecar_jobs (
 
 -- One partial index for each kind of query: the index of claims holds ready jobs alone,
 -- and a claimed row is in as few indexes as possible.
-CREATE INDEX qsidecar_ready     ON {s}.qsidecar_jobs (queue, (-priority::int), position) WHERE state = 'ready';
+CREATE INDEX qsidecar_ready     ON {s}.qsidecar_jobs (queue, (-priority::int), position) WHERE state = 'ready' AND group_name IS NULL;
 CREATE INDEX qsidecar_scheduled ON {s}.qsidecar_jobs (run_at, id)               WHERE state = 'scheduled';
 CREATE INDEX qsidecar_delayed   ON {s}.qsidecar_jobs (queue, run_at, id)        WHERE state = 'scheduled';
 CREATE INDEX qsidecar_owned     ON {s}.qsidecar_jobs (owner, id)                WHERE state = 'claimed';
 CREATE INDEX qsidecar_due       ON {s}.qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON {s}.qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX qsidecar_expiring  ON {s}.qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+
+-- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
+-- jobs that no sidecar has noticed; the jobs that have slots.
+CREATE INDEX qsidecar_blocked   ON {s}.qsidecar_jobs (queue, group_name, (-priority::int), position) WHERE state = 'ready' AND group_name IS NOT NULL;
+CREATE INDEX qsidecar_arrived   ON {s}.qsidecar_jobs (queue, group_name) WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL;
+CREATE INDEX qsidecar_admitted  ON {s}.qsidecar_jobs (queue, admitted_group, state) WHERE admitted_group IS NOT NULL;
 
 CREATE TABLE {s}.qsidecar_failures (
   job     bigint      NOT NULL,
@@ -161,6 +171,8 @@ CREATE TABLE {s}.qsidecar_queues (
   rate        bigint, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     bigint,
   burst       bigint, -- how many jobs can start at once; NULL: what the rate allows in a second
+  group_limit bigint, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_skips boolean, -- whether a failed job gives up its slot of the group; NULL: it doesn't
   limits_at   timestamptz -- when the limits were changed
 ) WITH (fillfactor = 20);
 
@@ -212,6 +224,26 @@ CREATE TABLE {s}.qsidecar_schedules (
 ) WITH (fillfactor = 50);
 
 CREATE INDEX qsidecar_schedules_next ON {s}.qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Locks of admissions. Each group has one of the stripes of its queue.
+CREATE TABLE {s}.qsidecar_stripes (
+  queue  text    COLLATE "C" NOT NULL,
+  stripe integer NOT NULL,
+  passes bigint  NOT NULL DEFAULT 1, -- how often it was locked
+  PRIMARY KEY (queue, stripe)
+) WITH (fillfactor = 20);
+
+-- Groups in which possibly a job has to be admitted. The transaction that freed a slot, or
+-- stored a job, stored the row. The next admission of the group deletes it.
+CREATE TABLE {s}.qsidecar_admissions (
+  queue      text   COLLATE "C" NOT NULL,
+  group_name text   COLLATE "C" NOT NULL,
+  note       bigint NOT NULL DEFAULT (random() * 9007199254740991)::bigint, -- random, so that no transaction waits for the row of another one
+  PRIMARY KEY (queue, group_name, note)
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false
+);
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.

@@ -30,7 +30,7 @@ greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (
 {claim_head}
     SELECT j.id, {size_j} AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
-    WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue
+    WHERE NOT s.paused AND j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
       AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position) {except}
     ORDER BY -j.priority::int, j.position
@@ -53,17 +53,17 @@ greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (
     SELECT r.* FROM (
       WITH RECURSIVE p AS (
         (SELECT -j.priority::int AS urgency FROM {s}.qsidecar_jobs j
-         WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue ORDER BY -j.priority::int, j.position LIMIT 1)
+         WHERE NOT s.paused AND j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue ORDER BY -j.priority::int, j.position LIMIT 1)
         UNION ALL
         SELECT (SELECT -j.priority::int FROM {s}.qsidecar_jobs j
-          WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int > p.urgency ORDER BY -j.priority::int, j.position LIMIT 1)
+          WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue AND -j.priority::int > p.urgency ORDER BY -j.priority::int, j.position LIMIT 1)
         FROM p WHERE p.urgency IS NOT NULL
       ) SELECT urgency FROM p WHERE urgency IS NOT NULL
     ) AS p
     CROSS JOIN LATERAL (
       SELECT j.id, {size_j} AS size, p.urgency, -j.position AS position
       FROM {s}.qsidecar_jobs j
-      WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int = p.urgency {except}
+      WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue AND -j.priority::int = p.urgency {except}
       ORDER BY j.position DESC
       LIMIT :limit FOR UPDATE OF j SKIP LOCKED
     ) AS r
@@ -169,7 +169,7 @@ WITH picked AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT j.id, {size_j} AS size
     FROM {s}.qsidecar_jobs j
-    WHERE j.state = 'ready' AND j.queue = :queue::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = :queue AND q.paused)
+    WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = :queue::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = :queue AND q.paused)
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
       AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position)
     ORDER BY -j.priority::int, j.position
@@ -198,9 +198,11 @@ WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
     fence = {next_fence},
     claim_max = coalesce(j.max_attempts, (:claim_maxes::int[])[{at}]), retention_dead_ms = nullif((:retentions_dead::bigint[])[{at}], 0),
     finished_at = {s}.qsidecar_now(), prune_at = {s}.qsidecar_now() + nullif((:retentions_dead::bigint[])[{at}], 0) * interval '1 ms',
-    last_error = (:messages::text[])[{at}]
+    last_error = (:messages::text[])[{at}], group_name = coalesce(j.group_name, j.admitted_group), admitted_group = NULL
   WHERE j.id = ANY(:ids::bigint[]) AND j.state || '' = 'ready'
-  RETURNING j.id, j.key, j.fence, j.attempts, j.last_error
+  RETURNING j.id, j.key, j.fence, j.attempts, j.last_error, j.queue, j.group_name
+), g AS (
+  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, group_name FROM b WHERE group_name IS NOT NULL
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
@@ -213,7 +215,7 @@ SELECT count(*) FROM b
 -- The first ready row of pieces of the index, locked or not.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ARRAY(
   SELECT coalesce((SELECT j.position FROM {s}.qsidecar_jobs j
-    WHERE j.state = 'ready' AND j.queue = :queue
+    WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = :queue
       AND (-j.priority::int, j.position) > (x.urgency, x.low) AND (-j.priority::int, j.position) <= (x.urgency, x.high)
     ORDER BY -j.priority::int, j.position LIMIT 1), 0)
   FROM unnest(:urgencies::int[], :lows::bigint[], :highs::bigint[]) WITH ORDINALITY AS x (urgency, low, high, n)

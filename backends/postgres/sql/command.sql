@@ -28,7 +28,7 @@ WITH t AS MATERIALIZED (
   RETURNING job
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
-    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, group_noticed = NULL
   WHERE j.id = ANY(ARRAY(SELECT id FROM t WHERE key IS NULL OR id IN (SELECT job FROM k)))
   RETURNING 1
 )
@@ -41,19 +41,23 @@ CASE WHEN :delay_ms::bigint IS NOT NULL THEN {s}.qsidecar_now() + :delay_ms::big
 
 -- name: change
 -- Changes the priority (:priority) or the time (:delay_ms from now, or :run_at) of jobs that wait. It locks the rows first, so that
--- none of them is claimed in between. A fence above 0 frees rows from a CHECK that is younger than they are.
+-- none of them is claimed in between. Those that are ready wait for their groups again; one in a back-off keeps its slot. A fence above 0 frees rows from a CHECK that is younger than they are.
 WITH t AS MATERIALIZED (
-  SELECT id FROM {s}.qsidecar_jobs
+  SELECT id, queue, CASE WHEN state = 'ready' THEN admitted_group END AS group_name FROM {s}.qsidecar_jobs
   WHERE id = ANY(:ids::bigint[]) AND queue = :queue AND state IN ('ready', 'scheduled')
   FOR UPDATE
+), g AS (
+  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, group_name FROM t WHERE group_name IS NOT NULL
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET priority = coalesce(:priority::smallint, j.priority), fence = greatest(j.fence, 1),
     state = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
     run_at = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN {changed_due} END,
     position = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN j.position ELSE {s}.qsidecar_next() END,
-    ready_at = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN j.ready_at ELSE {s}.qsidecar_now() END
+    ready_at = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN j.ready_at ELSE {s}.qsidecar_now() END,
+    group_name = CASE WHEN j.state = 'ready' THEN coalesce(j.group_name, j.admitted_group) ELSE j.group_name END,
+    admitted_group = CASE WHEN j.state <> 'ready' THEN j.admitted_group END, group_noticed = NULL
   WHERE j.id = ANY(ARRAY(SELECT id FROM t)) AND j.state IN ('ready', 'scheduled')
-  RETURNING j.state = 'ready' AS ready
+  RETURNING j.state = 'ready' AND j.group_name IS NULL AS ready
 )
 SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT coalesce(bool_or(ready), false) FROM u)
 
@@ -91,7 +95,9 @@ SELECT * FROM unnest(:owners::bigint[], :sidecars::bigint[], :numbers::bigint[])
 -- fragment: deleting
 -- Removes the rows p and notes it in their keys.
 , d AS (
-  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key, queue, admitted_group
+), g AS (
+  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, admitted_group FROM d WHERE admitted_group IS NOT NULL
 ), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM d WHERE key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'deleted' WHERE job = ANY(ARRAY(SELECT job FROM l))
@@ -104,11 +110,22 @@ WITH p AS MATERIALIZED (
 ){deleting}
 
 -- name: purge_ready
--- with where: state = 'ready'
+-- with where: state = 'ready' AND group_name IS NULL
 -- with first: -priority::int
 -- with second: position
 -- with type: int
 {purging}
+
+-- name: purge_blocked
+-- The same for blocked jobs, which are in the order of their groups.
+WITH p AS MATERIALIZED (
+  SELECT id, group_name AS a, -priority::int AS b, position AS c FROM {s}.qsidecar_jobs
+  WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue
+    AND (group_name, -priority::int, position) > (:after_group::text, :after_urgency::int, :after_position::bigint)
+  ORDER BY group_name, -priority::int, position LIMIT :limit FOR UPDATE SKIP LOCKED
+){deleting},
+  coalesce((SELECT a FROM p ORDER BY a DESC, b DESC, c DESC LIMIT 1), :after_group), coalesce((SELECT b FROM p ORDER BY a DESC, b DESC, c DESC LIMIT 1), :after_urgency),
+  coalesce((SELECT c FROM p ORDER BY a DESC, b DESC, c DESC LIMIT 1), :after_position)
 
 -- name: purge_scheduled
 -- with where: state = 'scheduled'
@@ -146,4 +163,4 @@ INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES (:queue, true) ON CONFLIC
 UPDATE {s}.qsidecar_queues SET paused = false WHERE queue = :queue AND paused
 
 -- name: any_ready
-SELECT EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = :queue)
+SELECT EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE state = 'ready' AND group_name IS NULL AND queue = :queue)

@@ -4,6 +4,9 @@
 -- name: count_ready
 {count_ready}
 
+-- name: count_blocked
+{count_blocked}
+
 -- name: count_scheduled
 {count_scheduled}
 
@@ -17,7 +20,11 @@
 {count_dead}
 
 -- fragment: count_ready
--- with where: state = 'ready'
+-- with where: state = 'ready' AND group_name IS NULL
+{counting}
+
+-- fragment: count_blocked
+-- with where: state = 'ready' AND group_name IS NOT NULL
 {counting}
 
 -- fragment: count_scheduled
@@ -45,6 +52,7 @@ SELECT count(*) FROM (SELECT FROM {s}.qsidecar_jobs WHERE {where} AND queue = :q
 -- Counts one queue.
 SELECT {s}.qsidecar_now(),
   ({count_ready}),
+  ({count_blocked}),
   ({count_scheduled}),
   ({count_claimed}),
   ({count_done}),
@@ -57,11 +65,11 @@ SELECT {s}.qsidecar_now(),
 -- The first row of each priority: inside one, positions are given in the order in which rows
 -- become ready. {queue} names the queue.
 WITH RECURSIVE p AS (
-  (SELECT -priority::int AS urgency, ready_at FROM {s}.qsidecar_jobs WHERE state = 'ready' AND queue = {queue} ORDER BY -priority::int, position LIMIT 1)
+  (SELECT -priority::int AS urgency, ready_at FROM {s}.qsidecar_jobs WHERE state = 'ready' AND group_name IS NULL AND queue = {queue} ORDER BY -priority::int, position LIMIT 1)
   UNION ALL
   SELECT n.urgency, n.ready_at FROM p CROSS JOIN LATERAL (
     SELECT -j.priority::int AS urgency, j.ready_at FROM {s}.qsidecar_jobs j
-    WHERE j.state = 'ready' AND j.queue = {queue} AND -j.priority::int > p.urgency ORDER BY -j.priority::int, j.position LIMIT 1) AS n
+    WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = {queue} AND -j.priority::int > p.urgency ORDER BY -j.priority::int, j.position LIMIT 1) AS n
 )
 SELECT min(ready_at) FROM p
 
@@ -73,7 +81,12 @@ FROM unnest(:queues::text[]) AS x (queue)
 
 -- name: queues_ready
 -- with state: ready
--- with where: state = 'ready'
+-- with where: state = 'ready' AND group_name IS NULL
+{counting_queues}
+
+-- name: queues_blocked
+-- with state: blocked
+-- with where: state = 'ready' AND group_name IS NOT NULL
 {counting_queues}
 
 -- name: queues_scheduled
@@ -102,15 +115,21 @@ SELECT queue FROM {s}.qsidecar_queues WHERE paused
 
 -- name: place
 -- Where a list that follows a job goes on.
-SELECT -priority::int, position, run_at, claimed_at, finished_at FROM {s}.qsidecar_jobs WHERE id = :id AND queue = :queue
+SELECT -priority::int, position, run_at, claimed_at, finished_at, coalesce(group_name, admitted_group, '') FROM {s}.qsidecar_jobs WHERE id = :id AND queue = :queue
 
 -- fragment: size
 octet_length(payload) + CASE WHEN pg_column_size(headers) > 65536 THEN octet_length(headers::text) ELSE 0 END
 
 -- name: peek_ready
 SELECT id, {size} FROM {s}.qsidecar_jobs
-WHERE state = 'ready' AND queue = :queue AND (-priority::int, position) > (:after_urgency::int, :after_position::bigint)
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND (-priority::int, position) > (:after_urgency::int, :after_position::bigint)
 ORDER BY -priority::int, position LIMIT :limit
+
+-- name: peek_blocked
+SELECT id, {size} FROM {s}.qsidecar_jobs
+WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue
+  AND (group_name, -priority::int, position) > (:after_group::text, :after_urgency::int, :after_position::bigint)
+ORDER BY group_name, -priority::int, position LIMIT :limit
 
 -- name: peek_scheduled
 SELECT id, {size} FROM {s}.qsidecar_jobs
@@ -145,9 +164,12 @@ ORDER BY x.n
 -- name: key_holder
 SELECT job FROM {s}.qsidecar_keys WHERE queue = :queue AND key = :key
 
+-- fragment: shown_state
+CASE WHEN j.state = 'ready' AND j.group_name IS NOT NULL THEN 'blocked' ELSE j.state END
+
 -- name: view
-SELECT j.id, j.queue, j.state, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
-  j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result
+SELECT j.id, j.queue, {shown_state}, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
+  j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result, coalesce(j.group_name, j.admitted_group, '')
 FROM unnest(:ids::bigint[]) WITH ORDINALITY AS x (id, n)
 CROSS JOIN LATERAL (SELECT * FROM {s}.qsidecar_jobs j WHERE j.id = x.id AND j.queue = :queue LIMIT 1) AS j
 ORDER BY x.n

@@ -50,7 +50,7 @@ SELECT {s}.qsidecar_now(),
     FROM unnest(:queues::text[], :policies::int[], :from_urgencies::int[], :from_positions::bigint[], :to_urgencies::int[], :to_positions::bigint[])
       AS x (queue, policy, from_urgency, from_position, to_urgency, to_position)
     WHERE (SELECT true FROM {s}.qsidecar_jobs j
-      WHERE j.state = 'ready' AND j.queue = x.queue
+      WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = x.queue
         AND (-j.priority::int, j.position) > (x.from_urgency, x.from_position)
         AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position) LIMIT 1)),
   ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
@@ -58,7 +58,9 @@ SELECT {s}.qsidecar_now(),
   (SELECT id FROM {s}.qsidecar_jobs
     WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1),
   {cancelled},
-  (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1)
+  (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1),
+  (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND state = 'ready' AND group_name IS NOT NULL ORDER BY queue, group_name, -priority::int, position LIMIT 1) IS NOT NULL
+    OR (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND admitted_group IS NOT NULL ORDER BY queue, admitted_group, state LIMIT 1) IS NOT NULL
 
 -- fragment: due_until
 CASE WHEN :due_from::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END
@@ -72,7 +74,7 @@ ORDER BY expires_at LIMIT 1
 
 -- name: promote
 -- Makes due jobs ready, in the order in which they are due, from an instant on. A fence above 0 frees rows from a
--- CHECK that is younger than they are. :only: only these jobs, if it isn't NULL.
+-- CHECK that is younger than they are. Returns the queue of each, or '' if it is blocked. :only: only these jobs, if it isn't NULL.
 WITH d AS MATERIALIZED (
   SELECT id, {s}.qsidecar_next() AS position FROM (
     SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce(:from::timestamptz, '-infinity') AND run_at <= {s}.qsidecar_now()
@@ -82,10 +84,10 @@ WITH d AS MATERIALIZED (
 ), a AS MATERIALIZED (
   SELECT array_agg(id ORDER BY id) AS ids, array_agg(position ORDER BY id) AS positions FROM d
 )
-UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), fence = greatest(j.fence, 1),
+UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), fence = greatest(j.fence, 1), group_noticed = NULL,
   position = ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))]
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
-RETURNING j.queue
+RETURNING CASE WHEN j.group_name IS NULL THEN j.queue ELSE '' END
 
 -- name: find_scheduled
 SELECT id, queue::text FROM {s}.qsidecar_jobs

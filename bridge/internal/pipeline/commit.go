@@ -60,6 +60,7 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	switch {
 	case err == nil:
 		e.answer(hard, b, res.Writes)
+		e.dispatcher.NotifyReady(res.Admitted)
 		e.deliverClaims(hard, b.claims, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):

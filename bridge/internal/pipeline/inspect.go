@@ -254,7 +254,7 @@ func (p *Pipeline) readyJobs(ctx context.Context, name string) (n int64, err err
 	}
 	p.history.Depths(stats)
 	for _, s := range stats {
-		n += s.Ready
+		n += s.Ready + s.Blocked
 	}
 	return n, err
 }

@@ -137,7 +137,7 @@ func sizeOf(w backends.Write) size {
 	add := func(jobs []backends.NewJob) {
 		s.jobs += len(jobs)
 		for i := range jobs {
-			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key))
+			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key) + len(jobs[i].Group))
 			for name, value := range jobs[i].Headers {
 				s.bytes += int64(len(name) + len(value))
 			}
@@ -166,7 +166,8 @@ func newJobs(w backends.Write) []backends.NewJob {
 	return nil
 }
 
-func isReady(j *backends.NewJob) bool { return j.Delay == 0 && j.RunAt.IsZero() }
+// isReady reports whether a claim in the same commit can get the job. One of a group is admitted after the commit.
+func isReady(j *backends.NewJob) bool { return j.Delay == 0 && j.RunAt.IsZero() && j.Group == "" }
 
 // readyQueues lists the queues for which the write has ready jobs.
 func readyQueues(w backends.Write) (out []string) {

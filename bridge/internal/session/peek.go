@@ -136,7 +136,7 @@ func (s *Session) peekable(ctx context.Context, in *plan.Plan, p *backends.Peek)
 	for i := range stats {
 		q := &stats[i]
 		n := map[backends.State]int64{
-			backends.StateReady: q.Ready, backends.StateScheduled: q.Scheduled, backends.StateClaimed: q.Claimed,
+			backends.StateReady: q.Ready, backends.StateBlocked: q.Blocked, backends.StateScheduled: q.Scheduled, backends.StateClaimed: q.Claimed,
 			backends.StateDead: q.Dead, backends.StateDone: q.Done,
 		}[p.State]
 		if n > 0 && g.Queue(protocol.OpPeek, q.Queue) {

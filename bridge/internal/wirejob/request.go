@@ -65,6 +65,16 @@ func Command(req *protocol.Request) backends.Command {
 		c.Limits.Rate = &backends.Rate{Jobs: jobs, Per: per}
 	}
 	c.Limits.None = req.None
+	if n, ok := req.GroupLimit.Get(); ok {
+		c.Limits.GroupLimit = &n
+	}
+	if req.GroupOnFailure != "" {
+		does := backends.GroupHolds
+		if req.GroupOnFailure == protocol.GroupSkip {
+			does = backends.GroupSkips
+		}
+		c.Limits.GroupOnFailure = &does
+	}
 	return c
 }
 

@@ -32,6 +32,7 @@ func Stored(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
 		Delay:       Millis(j.DelayMS.Or(0)),
 		Key:         j.Key,
 		KeyTTL:      keyTTL,
+		Group:       j.Group,
 		Headers:     j.Headers,
 		MaxAttempts: int(j.MaxAttempts.Or(0)),
 		Timeout:     Millis(j.TimeoutMS.Or(0)),
@@ -81,6 +82,7 @@ func FromView(v *backends.View, maxAttempts int) protocol.JobView {
 		FinishedAt:  optMillis(v.FinishedAt),
 		Worker:      v.Worker,
 		Key:         v.Key,
+		Group:       v.Group,
 		Headers:     v.Headers,
 		Result:      v.Result,
 		Errors:      make([]protocol.Failure, len(v.Failures)),
@@ -124,6 +126,7 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 	s := protocol.QueueStat{
 		Queue:           q.Queue,
 		Ready:           q.Ready,
+		Blocked:         q.Blocked,
 		Scheduled:       q.Scheduled,
 		Claimed:         q.Claimed,
 		Dead:            q.Dead,
@@ -136,6 +139,12 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 	}
 	if n := q.Limits.MaxClaimed; n > 0 {
 		s.MaxClaimed = protocol.Some(n)
+	}
+	if n := q.Limits.GroupLimit; n > 0 {
+		s.GroupLimit = protocol.Some(n)
+	}
+	if q.Limits.GroupOnFailure == backends.GroupSkips {
+		s.GroupOnFailure = protocol.GroupSkip
 	}
 	if s.Rate != "" {
 		s.Burst = protocol.Some(q.Limits.Starts())

@@ -55,6 +55,9 @@ func (q *Queue) Insert(j backends.NewJob, stored *string) (*backends.Statement, 
 	if q.enqueueErr != nil {
 		return nil, q.enqueueErr
 	}
+	if j.Group != "" {
+		return nil, q.unsupported("", "a job cannot have a group, because no other state of a row can be added to its table")
+	}
 	if err := q.checkRequirements(j); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,74 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// group names a group of jobs.
+type group struct{ queue, name string }
+
+// touch notes that jobs of j's group possibly can be admitted, or have to be blocked again.
+func (b *Backend) touch(j *job) {
+	if j.Group != "" {
+		b.touched[group{j.Queue, j.Group}] = true
+	}
+}
+
+// touchAll is touch for all groups of a queue.
+func (b *Backend) touchAll(queue string) {
+	for _, j := range b.jobs {
+		if j.Queue == queue {
+			b.touch(j)
+		}
+	}
+}
+
+// leaveGroup takes the slot of its group from j, which waits for another one when it becomes ready.
+func (b *Backend) leaveGroup(j *job) {
+	j.admitted = false
+	b.touch(j)
+}
+
+// admit gives the slots of the touched groups to their first jobs. Jobs that a worker has, and those in a back-off, keep theirs.
+// It returns the queues with new ready jobs.
+func (b *Backend) admit() []string {
+	b.madeReady = nil
+	for g := range b.touched {
+		free := int(max(b.limits[g.queue].GroupLimit, 1))
+		var members []*job
+		for _, j := range b.jobs {
+			switch {
+			case j.Queue != g.queue || j.Group != g.name:
+			case j.state == backends.StateReady || j.state == backends.StateBlocked:
+				members = append(members, j)
+			case j.admitted:
+				free--
+			}
+		}
+		slices.SortFunc(members, func(x, y *job) int {
+			return cmp.Or(cmp.Compare(y.Priority, x.Priority), -compareBools(x.admitted, y.admitted), cmp.Compare(x.pos, y.pos))
+		})
+		for i, j := range members {
+			if was := j.admitted; was != (i < free) {
+				j.admitted = !was
+				b.setState(j, backends.StateReady, time.Time{})
+			}
+		}
+	}
+	clear(b.touched)
+	return b.madeReady
+}
+
+func compareBools(x, y bool) int {
+	switch {
+	case x == y:
+		return 0
+	case y:
+		return -1
+	}
+	return 1
+}

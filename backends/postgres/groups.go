@@ -1,0 +1,73 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// namesOf returns the groups as the arrays that statements take.
+func namesOf(groups []core.Group) (queues, names []string) {
+	for _, g := range groups {
+		queues, names = append(queues, g.Queue), append(names, g.Name)
+	}
+	return queues, names
+}
+
+// NoteGroups implements core.Grouper.
+func (t *tx) NoteGroups(groups []core.Group) {
+	queues, names := namesOf(groups)
+	t.add(t.s.sql.noteGroups, nil, queues, names)
+}
+
+// NoteAllGroups implements core.Grouper.
+func (t *tx) NoteAllGroups(queue string) { t.add(t.s.sql.noteAll, nil, queue) }
+
+// LeaveGroups implements core.Grouper.
+func (t *tx) LeaveGroups(ids []int64) { t.add(t.s.sql.leaveGroups, nil, ids) }
+
+// Admit implements core.Grouper.
+func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+	queues, names := namesOf(groups)
+	lockQueues, stripes := core.StripesOf(groups)
+	t.add(t.s.sql.lockStripes, nil, lockQueues, stripes)
+	for _, sql := range []string{t.s.sql.takeNotes, t.s.sql.takeArrived, t.s.sql.block} {
+		t.add(sql, nil, queues, names, limit)
+	}
+	err = t.ask(ctx, t.s.sql.admit, func(rows pgx.Rows) error {
+		var n, position, returns int64
+		var queue string
+		var urgency int32
+		if err := rows.Scan(&n, &queue, &urgency, &position, &returns); err != nil {
+			return err
+		}
+		if returns < 0 {
+			again = append(again, groups[n-1])
+		} else {
+			admitted(queue, urgency, position, returns)
+		}
+		return nil
+	}, queues, names, limit)
+	return again, err
+}
+
+// FindGroups implements core.GroupFinder.
+func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
+	walked := 0
+	err = t.ask(ctx, t.s.sql.findGroups, func(rows pgx.Rows) error {
+		var g core.Group
+		var ofWalk bool
+		err := rows.Scan(&g.Queue, &g.Name, &ofWalk)
+		if groups = append(groups, g); ofWalk {
+			last = g
+			walked++
+		}
+		return err
+	}, after.Queue, after.Name, walk, limit)
+	if walked < walk {
+		last = core.Group{}
+	}
+	return groups, last, err
+}
