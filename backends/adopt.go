@@ -33,6 +33,7 @@ type Adopter interface {
 type Engine interface {
 	Adopter
 	Scheduler
+	Admitter
 	Advisor
 	Examiner
 }

@@ -352,8 +352,18 @@ type Results struct {
 	Writes []WriteResult
 	Claims []ClaimResult
 
-	// Admitted are the queues in which an admission after the commit made jobs of groups ready.
-	Admitted []string
+	// Groups are those in which jobs can possibly become ready now. The caller calls Admitter.Admit with them soon.
+	Groups []Group
+}
+
+// Group names a group of jobs.
+type Group struct{ Queue, Name string }
+
+// Admitter is a Backend whose jobs can have groups.
+type Admitter interface {
+	// Admit makes blocked jobs of the groups ready, as far as Limits.GroupLimit allows. It returns the queues with new ready jobs.
+	// It waits only briefly for locks. What it can't do, or what no caller does, Maintain does.
+	Admit(ctx context.Context, groups []Group) (ready []string)
 }
 
 // WriteResult is the answer to one write.

@@ -353,7 +353,7 @@ func (k *commitment) run(ctx context.Context) error {
 
 // merge adds the engine's results and those of claims.
 func (k *commitment) merge(got backends.Results) {
-	k.res.Admitted = got.Admitted
+	k.res.Groups = got.Groups
 	for i, n := range k.managed.writes {
 		k.mergeWrite(n, got.Writes[i])
 	}

@@ -43,7 +43,7 @@ func (b *subset) commit(ctx context.Context, s *Store, at *attempt, res *backend
 	for i, n := range b.claims {
 		res.Claims[n] = got.Claims[i]
 	}
-	res.Admitted = append(res.Admitted, got.Admitted...)
+	res.Groups = append(res.Groups, got.Groups...)
 	return nil
 }
 

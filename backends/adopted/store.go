@@ -53,6 +53,7 @@ var _ interface {
 	backends.Inspector
 	backends.Notifier
 	backends.Mixed
+	backends.Admitter
 	backends.Examiner
 	backends.Obstructed
 } = (*Store)(nil)

@@ -338,23 +338,31 @@ var groupTests = map[string]func(*kit){
 				k.Fatal(err)
 			}
 			k.wantJobs(r.Claims[0].Jobs, want)
-			if _, err := b[i%2].Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{acked(leasesOf(r.Claims[0].Jobs...))}}); err != nil {
+			if r, err = b[i%2].Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{acked(leasesOf(r.Claims[0].Jobs...))}}); err != nil {
 				k.Fatal(err)
 			}
+			k.admit(b[i%2], r)
 		}
 	},
 	"AdmittedQueuesAreReported": func(k *kit) {
-		b := backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{member("a1"), member("a2")}}}}
-		if r := k.commit(b); len(r.Writes[0].MadeReady) != 0 || !slices.Equal(r.Admitted, []string{"q"}) {
-			k.Errorf("after the enqueue: %+v", r)
+		commit := func(w backends.Write) (r backends.Results) {
+			r, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{w}})
+			if err != nil {
+				k.Fatal(err)
+			}
+			return r
 		}
-		b.Writes = []backends.Write{acked(leasesOf(k.wantNext("a1")...))}
-		if r := k.commit(b); !slices.Equal(r.Admitted, []string{"q"}) {
-			k.Errorf("after the ack: %+v", r)
+		r := commit(backends.Enqueue{Jobs: []backends.NewJob{member("a1"), member("a2")}})
+		if made, ready := r.Writes[0].MadeReady, k.admit(k.Backend, r); len(made) != 0 || !slices.Equal(ready, []string{"q"}) {
+			k.Errorf("after the enqueue: %v and %v", made, ready)
 		}
-		b.Writes = []backends.Write{acked(leasesOf(k.wantNext("a2")...))}
-		if r := k.commit(b); len(r.Admitted) != 0 {
-			k.Errorf("after the last ack: %+v", r)
+		r = commit(acked(leasesOf(k.wantNext("a1")...)))
+		if ready := k.admit(k.Backend, r); !slices.Equal(ready, []string{"q"}) {
+			k.Errorf("after the ack: %v", ready)
+		}
+		r = commit(acked(leasesOf(k.wantNext("a2")...)))
+		if ready := k.admit(k.Backend, r); len(ready) != 0 {
+			k.Errorf("after the last ack: %v", ready)
 		}
 	},
 	"BlockedJobsAreShown": func(k *kit) {

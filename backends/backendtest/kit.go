@@ -40,7 +40,16 @@ func (k *kit) commit(b backends.CommitContent) backends.Results {
 		k.Fatalf("%d writes and %d claims got %d and %d results", len(b.Writes), len(b.Claims), len(r.Writes), len(r.Claims))
 	}
 	CheckFailedCounts(k, b, r)
+	k.admit(k.Backend, r)
 	return r
+}
+
+// admit does what a caller does after a commit. It returns the queues with new ready jobs.
+func (k *kit) admit(b backends.Backend, r backends.Results) []string {
+	if len(r.Groups) == 0 {
+		return nil
+	}
+	return b.(backends.Admitter).Admit(k.Context(), r.Groups)
 }
 
 func (k *kit) write(w backends.Write) backends.WriteResult {

@@ -153,6 +153,14 @@ func (b *Backend) Commit(ctx context.Context, batch backends.CommitContent) (res
 	return res, nil
 }
 
+// Admit implements backends.Admitter. It admits jobs of all groups that were touched.
+func (b *Backend) Admit(ctx context.Context, _ []backends.Group) (ready []string) {
+	if err := b.do(ctx, func() error { ready = b.admit(); return nil }); err != nil {
+		return nil
+	}
+	return ready
+}
+
 func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) error {
 	if h := b.sidecars[batch.Sidecar]; len(batch.Claims) > 0 && (h == nil || h.dead || h.left) {
 		return backends.ErrEvicted
@@ -171,7 +179,9 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 	for _, c := range batch.Claims {
 		res.Claims = append(res.Claims, b.claim(batch.Sidecar, c))
 	}
-	res.Admitted = b.admit()
+	for g := range b.touched {
+		res.Groups = append(res.Groups, backends.Group{Queue: g.queue, Name: g.name})
+	}
 	return nil
 }
 

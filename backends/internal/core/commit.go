@@ -47,7 +47,7 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 		return backends.Results{}, err
 	}
 	res := k.Committed()
-	res.Admitted = s.admitNow(ctx, k.groups)
+	res.Groups = k.groups
 	return res, nil
 }
 

@@ -24,12 +24,12 @@ import (
 // snapshot from before the wait. Rows are counted, never a counter. All else only frees slots, and needs no lock.
 //
 // Each transaction that frees a slot or stores a blocked job also stores a note in qsidecar_admissions. Plain INSERTs, promotions
-// and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the commit that
-// stored the notes, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
+// and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the
+// commits that stored the notes, and beside the next ones, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
 // marks within a second. It also walks over all groups with blocked jobs, a few at a time, and so finds what a plain DELETE freed.
 
 // Group names a group of jobs.
-type Group struct{ Queue, Name string }
+type Group = backends.Group
 
 func compareGroups(a, b Group) int {
 	if a.Queue != b.Queue {
@@ -41,8 +41,8 @@ func compareGroups(a, b Group) int {
 // Stripes is how many rows a queue has for the locks of its groups.
 const Stripes = 64
 
-// Stripe returns the number of the group's stripe, the same in each program.
-func (g Group) Stripe() int32 {
+// stripeOf returns the number of the group's stripe, the same in each program.
+func stripeOf(g Group) int32 {
 	h := fnv.New32a()
 	h.Write([]byte(g.Name))
 	return int32(h.Sum32() % Stripes)
@@ -56,7 +56,7 @@ func StripesOf(groups []Group) (queues []string, stripes []int32) {
 	}
 	all := make([]stripe, 0, len(groups))
 	for _, g := range groups {
-		all = append(all, stripe{g.Queue, g.Stripe()})
+		all = append(all, stripe{g.Queue, stripeOf(g)})
 	}
 	slices.SortFunc(all, func(a, b stripe) int {
 		if a.queue != b.queue {
@@ -145,7 +145,7 @@ func (c *Commit) noGroups(tx Tx) error {
 func groupsOf(jobs []*NewJob) (groups []Group) {
 	for _, j := range jobs {
 		if j.Group != "" && j.Delay <= 0 {
-			groups = append(groups, Group{j.Queue, j.Group})
+			groups = append(groups, Group{Queue: j.Queue, Name: j.Group})
 		}
 	}
 	return groups
@@ -161,7 +161,7 @@ func leaveGroups(tx Tx, rows iter.Seq[*Row]) (groups []Group) {
 		case c.Kind == Ended:
 			ids = append(ids, r.ID)
 		}
-		groups = append(groups, Group{r.Queue, r.Group})
+		groups = append(groups, Group{Queue: r.Queue, Name: r.Group})
 	}
 	if len(ids) > 0 {
 		tx.(Grouper).LeaveGroups(inOrder(ids))
@@ -176,10 +176,9 @@ func noteGroups(tx Tx, groups []Group) {
 	}
 }
 
-// admitNow admits jobs of groups after a commit noted them. It returns the queues with new ready jobs. What it can't do, maintenance
-// does.
-func (s *Store) admitNow(ctx context.Context, groups []Group) (queues []string) {
-	for some := range slices.Chunk(groups, admitGroups) {
+// Admit implements backends.Admitter. Commits noted the groups.
+func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
+	for some := range slices.Chunk(distinctGroups(groups), admitGroups) {
 		made, err := s.admit(ctx, some)
 		if err != nil {
 			s.log.Debug("jobs of groups are admitted later", "event", "admission_delayed", "address", s.address, "error", err)

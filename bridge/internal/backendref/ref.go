@@ -221,6 +221,16 @@ func (r *Ref) Cancelled(ctx context.Context, sidecar backends.Identity) ([]backe
 	return nil, nil
 }
 
+// Admit calls Admit of the current Backend, if it is a backends.Admitter.
+func (r *Ref) Admit(ctx context.Context, groups []backends.Group) (ready []string) {
+	e, release := r.use()
+	defer release()
+	if a, ok := e.Backend.(backends.Admitter); ok {
+		return a.Admit(ctx, groups)
+	}
+	return nil
+}
+
 // AddHistory calls AddHistory of the current Backend, if it is a backends.Historian.
 func (r *Ref) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
 	e, release := r.use()

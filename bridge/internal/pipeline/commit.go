@@ -60,8 +60,8 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	switch {
 	case err == nil:
 		e.answer(hard, b, res.Writes)
-		e.dispatcher.NotifyReady(res.Admitted)
 		e.deliverClaims(hard, b.claims, res.Claims)
+		e.admissions.add(hard, res.Groups)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need a living sidecar. The claims are included again under the next identity.

@@ -38,9 +38,10 @@ const (
 // out the commit, and answers its members.
 type executor struct {
 	executorConfig
-	failures failurelog.Log
-	refused  refusedReleases
-	number   atomic.Uint64 // of the last token
+	failures   failurelog.Log
+	refused    refusedReleases
+	admissions admissions
+	number     atomic.Uint64 // of the last token
 
 	enqueueMemory *semaphore.Weighted // queueBytes
 	settleMemory  *semaphore.Weighted // settleBytes
@@ -83,6 +84,11 @@ func newExecutor(c executorConfig) *executor {
 		enqueueMemory:  semaphore.NewWeighted(queueBytes),
 		settleMemory:   semaphore.NewWeighted(settleBytes),
 		scheduler:      newScheduler(c.info),
+		admissions: admissions{ready: c.dispatcher.NotifyReady, admit: func(ctx context.Context, groups []backends.Group) []string {
+			ctx, cancel := backendref.WithTimeout(ctx, c.times.Timeout())
+			defer cancel()
+			return c.backend.Admit(ctx, groups)
+		}},
 	}
 }
 

@@ -235,6 +235,7 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	stopWriting()
 	err = errors.Join(err, wrote.Wait())
 	p.executor.gates.stop()
+	p.executor.admissions.wait()
 	stopKeeping()
 	if err2 := g.Wait(); err == nil {
 		err = err2

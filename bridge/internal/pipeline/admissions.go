@@ -1,0 +1,51 @@
+package pipeline
+
+import (
+	"context"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// admissions admits jobs of groups after commits, and beside the next ones, so that no other write or claim waits for an admission.
+// One runs at a time. The groups of the commits during it go into the next one together.
+type admissions struct {
+	admit func(ctx context.Context, groups []backends.Group) (ready []string)
+	ready func(queues []string)
+
+	mu      sync.Mutex
+	groups  []backends.Group // for the next one; the backend takes each once
+	running bool
+	all     sync.WaitGroup
+}
+
+// add admits jobs of groups soon. After hard ends, maintenance does, here or elsewhere.
+func (a *admissions) add(hard context.Context, groups []backends.Group) {
+	if len(groups) == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.groups = append(a.groups, groups...); !a.running {
+		a.running = true
+		a.all.Go(func() { a.run(hard) })
+	}
+}
+
+func (a *admissions) run(hard context.Context) {
+	for {
+		a.mu.Lock()
+		groups := a.groups
+		a.groups = nil
+		a.running = len(groups) > 0 && hard.Err() == nil
+		goesOn := a.running
+		a.mu.Unlock()
+		if !goesOn {
+			return
+		}
+		a.ready(a.admit(hard, groups))
+	}
+}
+
+// wait returns when none runs. The caller adds no more.
+func (a *admissions) wait() { a.all.Wait() }
