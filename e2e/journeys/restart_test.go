@@ -94,7 +94,7 @@ func newBusyWorker(t *testing.T, socket, queue string) *busyWorker {
 	ctx := testwait.Context(t)
 	b := &busyWorker{lost: make(chan []string, 1)} // capacity 1: one lost lease is enough to fail the test
 	var err error
-	b.client, err = client.Dial(ctx, client.Options{Socket: socket, Worker: "busy", OnLost: func(leases []string) {
+	b.client, err = client.Dial(ctx, client.Options{Socket: socket, Worker: "busy", OnLost: func(leases []string, _ string) {
 		select {
 		case b.lost <- slices.Clone(leases):
 		default:
