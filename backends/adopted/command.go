@@ -27,16 +27,22 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "limits", InTx: q.ClaimInTx}
 	}
 	if c.Kind == backends.Cancel {
-		return 0, false, &backends.UnsupportedError{Queue: c.Queue, What: "cancelling jobs", InTx: q.ClaimInTx}
+		if err := s.checkCancel(ctx, q, &c); err != nil {
+			return 0, false, err
+		}
 	}
 	if q.ClaimInTx && c.Kind == backends.Reclaim {
-		count = s.reclaimInTx(ctx, q, c.IDs)
-		return count, count > 0, nil
+		changed := s.reclaimInTx(ctx, q, c.IDs)
+		return int64(len(changed)), len(changed) > 0, s.reportUnchanged(ctx, &c, changed)
 	}
 	if err := q.CheckChange(&c); err != nil {
 		return 0, false, err
 	}
 	run := s.command(q, c)
+	var ended []backends.Token
+	if c.Kind == backends.Cancel {
+		run = s.cancel(q, c, &ended)
+	}
 	frees := c.Kind == backends.Retry || c.Kind == backends.Reclaim || c.Kind == backends.Change
 	for after := ""; ; {
 		var n int64
@@ -55,7 +61,13 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count += n
 		c.Progressed()
 		freed = freed || n > 0 && frees
-		if len(found) < q.MaxItems() || len(c.IDs) > 0 || found[len(found)-1] == after {
+		if c.Ended != nil && len(ended) > 0 {
+			c.Ended(ended)
+		}
+		if len(c.IDs) > 0 {
+			return count, freed, s.reportUnchanged(ctx, &c, found)
+		}
+		if len(found) < q.MaxItems() || found[len(found)-1] == after {
 			return count, freed, nil
 		}
 		after = found[len(found)-1]
@@ -69,9 +81,9 @@ type batchFunc func(ctx context.Context, sql backends.SQL, after string) (n int6
 func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 	switch c.Kind {
 	case backends.Reclaim:
-		return func(ctx context.Context, sql backends.SQL, _ string) (n int64, _ []string, err error) {
-			n, err = s.reclaim(ctx, sql, q, c.IDs)
-			return n, nil, err
+		return func(ctx context.Context, sql backends.SQL, _ string) (n int64, items []string, err error) {
+			items, err = s.reclaim(ctx, sql, q, c.IDs)
+			return int64(len(items)), items, err
 		}
 	case backends.Retry:
 		return s.retry(q, c.IDs)
@@ -177,22 +189,27 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 }
 
 // reclaim takes claims back from the workers.
-func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queue, ids []string) (int64, error) {
+func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queue, ids []string) (items []string, err error) {
 	claims := leases{}
 	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_sidecar IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
 	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, where, "id", false), q.Queue, ids)); err != nil {
-		return 0, err
+		return nil, err
 	}
 	x := &changes{dialect: s.dialect, alone: true}
-	var all []*backends.Statement
+	var all []*statement.Change
 	for _, l := range claims.sorted() {
 		s.held.forget(l.ID)
 		change, err := x.add(q.End(l, l.AttemptState().AfterRelease(backends.Release{Uncounted: true}, 0), ""))
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		all = append(all, change.Statement)
+		all = append(all, change)
 	}
-	err := x.flush(ctx, sql)
-	return matched(all), err
+	err = x.flush(ctx, sql)
+	for _, change := range all {
+		if change.Statement.Matched > 0 {
+			items = append(items, change.Lease.Item)
+		}
+	}
+	return items, err
 }

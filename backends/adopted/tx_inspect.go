@@ -38,16 +38,16 @@ func (t *txPool) show(queue string, views map[string]*backends.View) {
 }
 
 // reclaimInTx takes jobs back from their workers.
-func (s *Store) reclaimInTx(ctx context.Context, q *statement.Queue, ids []string) (count int64) {
+func (s *Store) reclaimInTx(ctx context.Context, q *statement.Queue, ids []string) (items []string) {
 	for _, j := range s.tx.ofQueue(q.Queue) {
 		if !slices.Contains(ids, j.lease.Item) {
 			continue
 		}
 		r := s.release(ctx, j, backends.Release{Uncounted: true}, nil)
 		if len(r.Lost) == 0 {
-			count++
+			items = append(items, j.lease.Item)
 		}
 		s.tx.addWaiting(r.MadeReady)
 	}
-	return count
+	return items
 }

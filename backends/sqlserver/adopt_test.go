@@ -88,6 +88,19 @@ func TestAdoptedMessages(t *testing.T) {
 	timed := k.claim("orders", 1, time.Hour)
 	k.command(backends.Command{Kind: backends.Reclaim, Queue: "orders", IDs: []string{timed[0].ID}}, 1)
 	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
+	held := k.claim("orders", 1, 0)
+	k.command(backends.Command{Kind: backends.Cancel, Queue: "orders", IDs: []string{held[0].ID, "99"}}, 1)
+	k.write(backends.Ack{Leases: leasesOf(held...)}, 1)
+	if r := k.sweep(backends.Maintenance{Sidecar: held[0].Token.Sidecar}); len(r.Cancelled) != 1 || r.Cancelled[0] != held[0].Token {
+		t.Errorf("the owner finds %+v", r.Cancelled)
+	}
+	k.command(backends.Command{Kind: backends.Cancel, Queue: "orders", IDs: []string{held[0].ID}}, 1)
+	if v := k.peek(backends.Peek{Queue: "orders", IDs: []string{held[0].ID}}); len(v) != 1 || v[0].State != backends.StateDead || v[0].Failures[len(v[0].Failures)-1].Cause != backends.CauseCancelled {
+		t.Errorf("cancelled: %+v", v)
+	}
+	k.command(backends.Command{Kind: backends.Retry, Queue: "orders", IDs: []string{held[0].ID}}, 1)
+	k.command(backends.Command{Kind: backends.Cancel, Queue: "orders", IDs: []string{held[0].ID}}, 1)
+	k.command(backends.Command{Kind: backends.Retry, Queue: "orders", All: true}, 1)
 	k.command(backends.Command{Kind: backends.Purge, Queue: "orders", State: backends.StateDone}, 1)
 	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"3", "no number", "2"}}, 1)
 	k.shows(showMessages, "4|N||")

@@ -130,6 +130,34 @@ func (q *Queue) EndUndelivered(l *lease.Lease, d backends.Disposition, cause bac
 	return q.end(l, d, cause, true)
 }
 
+// Cancel makes a row dead that waits. l keeps why.
+func (q *Queue) Cancel(l *lease.Lease) (*Change, error) {
+	u := q.newUpdate()
+	if u.setState(backends.StateDead) {
+		u.setNow(mapping.FinishedAt)
+	}
+	u.setNow(mapping.FailedAt)
+	d := backends.Disposition{
+		State: backends.StateDead, Attempts: l.Attempts, Losses: l.Losses, Cause: backends.CauseCancelled, Message: backends.CancelledMessage,
+	}
+	if err := u.addFailure(l, d); err != nil {
+		return nil, err
+	}
+	l.NotBefore = 0
+	change := &Change{Lease: l, Rows: 1, queue: q, Failed: true, Cause: backends.CauseCancelled, Dead: true}
+	change.Statement = u.statement(condition.WhileRows(u.Row(l.Item), q.Waiting()))
+	return change, nil
+}
+
+// CheckCancel returns an error if no row can show that its job is dead. A cancel that removes rows needs none that can.
+func (q *Queue) CheckCancel(remove bool) error {
+	_, has := q.States[backends.StateDead]
+	if remove || has && q.Has(mapping.State) || q.Has(mapping.FailedAt) {
+		return nil
+	}
+	return q.unsupported(mapping.FailedAt, "a cancelled job can't be kept as a dead one, only deleted")
+}
+
 func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause, waiting bool) (*Change, error) {
 	u := q.newUpdate()
 	change := &Change{Lease: l, Rows: 1, queue: q, MadeReady: d.State == backends.StateReady, Failed: true, Cause: cause, Dead: d.State == backends.StateDead}
