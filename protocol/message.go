@@ -248,6 +248,7 @@ type Reply struct {
 	After   string
 
 	Count     Opt[int64]  // retry, change, delete, reclaim, cancel, purge
+	Unknown   bool        // stats of one queue, pause, limit: nothing is recorded about the queue
 	Unchanged []Unchanged // the named jobs that retry, change, delete, reclaim and cancel left as they are
 	Changes   []string    // reload: never nil
 	Why       string      // reload without Changes: why nothing changed, for people

@@ -314,6 +314,7 @@ var replyMessage = newMessage([]field[Reply]{
 	optNumber("scanned", func(r *Reply) *Opt[int64] { return &r.Scanned }),
 	isOptWord("after", func(r *Reply) *string { return &r.After }),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
+	isBool("unknown", func(r *Reply) *bool { return &r.Unknown }),
 	isList("unchanged", 0, math.MaxInt, unchangedMessage, func(r *Reply) *[]Unchanged { return &r.Unchanged }, needs(unchangedMessage, "id")),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
 	isOptWord("why", func(r *Reply) *string { return &r.Why }),

@@ -166,6 +166,9 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 		if err != nil {
 			return err
 		}
+		if rep.Unknown {
+			a.noteUnknown(ctx, c, req.Queue)
+		}
 		n, counts := rep.Count.Get()
 		nothing := counts && n == 0 && (req.IDs != nil || req.Key != "")
 		var why error
@@ -186,6 +189,23 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 		}
 		return a.printf("%s %s", done, req.Queue)
 	})
+}
+
+// noteUnknown prints that nothing is recorded about a queue, and which one has a similar name.
+func (a *app) noteUnknown(ctx context.Context, c *qsidecar.Client, queue string) {
+	like := ""
+	if stats, err := c.Stats(ctx, ""); err == nil { // the user may have no right to it
+		names := make([]string, 0, len(stats))
+		for i := range stats {
+			if stats[i].Queue != queue {
+				names = append(names, stats[i].Queue)
+			}
+		}
+		if near := textfmt.Nearest(queue, names); near != "" {
+			like = ": did you mean " + near + "?"
+		}
+	}
+	fmt.Fprintf(a.errOut, "qsidecar: no job of the queue %s is stored, and none was counted in the last 14 days%s\n", queue, like)
 }
 
 // leftOut returns which jobs a request names and did not change, and why.

@@ -57,6 +57,32 @@ func TestJobsOfOtherStates(t *testing.T) {
 	}
 }
 
+// TestUnknownQueue checks that stats and pause of a queue that nothing is known about print that, with a similar name.
+func TestUnknownQueue(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	h.must(0, "enqueue", "mails", "x")
+	const note = "qsidecar: no job of the queue mial is stored, and none was counted in the last 14 days\n"
+	if r := h.run("stats", "mial"); r.code != 0 || r.err != note || !strings.Contains(r.out, "mial") {
+		t.Errorf("%d %s%s", r.code, r.out, r.err)
+	}
+	if r := h.run("stats", "mail"); r.code != 0 || !strings.Contains(r.err, ": did you mean mails?") {
+		t.Errorf("%d %s%s", r.code, r.out, r.err)
+	}
+	if r := h.run("pause", "mial"); r.code != 0 || r.err != note || r.out != "paused mial\n" {
+		t.Errorf("%d %s%s", r.code, r.out, r.err)
+	}
+	for _, args := range [][]string{{"pause", "mial"}, {"stats", "mial"}, {"stats", "mails"}, {"resume", "mial"}, {"limit", "mails", "--max-claimed", "1"}, {"limit", "mails", "--none"}} {
+		if r := h.run(args...); r.code != 0 || r.err != "" {
+			t.Errorf("%v: %d %s", args, r.code, r.err)
+		}
+	}
+	h.must(0, "purge", "mails", "--state", "ready", "--yes")
+	if r := h.run("stats", "mails"); r.code != 0 || r.err != "" { // it had a job
+		t.Errorf("%d %s%s", r.code, r.out, r.err)
+	}
+}
+
 // TestCancelFoundJobs checks that a search cancels the jobs that it finds, after a confirmation, and no others.
 func TestCancelFoundJobs(t *testing.T) {
 	h := newHost(t)

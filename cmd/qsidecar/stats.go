@@ -28,6 +28,9 @@ waited and the oldest claimed one has been worked on. A ~ marks an estimate.
 				if err != nil {
 					return err
 				}
+				if rep.Unknown {
+					a.noteUnknown(ctx, c, args[0])
+				}
 				if a.json {
 					return a.printEach(rep, "queues")
 				}

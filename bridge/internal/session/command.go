@@ -57,6 +57,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 				cancel(errors.New("this sidecar is stopping"))
 			}
 		}
+		isUnknown := !c.ChangesJobs() && c.Kind != backends.Resume && unknownQueue(ctx, p, c.Queue)
 		count, err := db.Command(ctx, c)
 		if err != nil && count == 0 {
 			return s.failure(err), nil
@@ -66,7 +67,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 			wire := s.toClient(err)
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}
-		reply := &protocol.Reply{}
+		reply := &protocol.Reply{Unknown: isUnknown}
 		if c.ChangesJobs() {
 			reply.Count, reply.Unchanged = protocol.Some(count), left
 		}

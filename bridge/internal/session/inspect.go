@@ -76,8 +76,32 @@ func (s *Session) stats(req *protocol.Request) finisher {
 		if err != nil {
 			return s.failure(err), done
 		}
-		return &protocol.Reply{Queues: s.seen(stats)}, done
+		reply := &protocol.Reply{Queues: s.seen(stats)}
+		if queue != "" && len(reply.Queues) == 1 {
+			reply.Unknown = unknown(ctx, p, &reply.Queues[0])
+		}
+		return reply, done
 	})}
+}
+
+// unknown reports whether nothing is recorded about a queue: the config doesn't name it, it has no job, pause or limits, and neither this sidecar
+// nor the database has counted a job of it. The counts of other sidecars reach the database an hour late.
+func unknown(ctx context.Context, p *plan.Plan, q *protocol.QueueStat) bool {
+	if q.Ready+q.Scheduled+q.Claimed+q.Dead+q.Done > 0 || q.Paused || q.MaxClaimed.Set || q.Rate != "" || q.Enqueued.Or(0)+q.Acked.Or(0) > 0 {
+		return false
+	}
+	db, wire := p.Inspectable(q.Queue)
+	if _, named := p.Queues[q.Queue]; named || wire != nil || db.Adopted(q.Queue) {
+		return false
+	}
+	hours, err := db.Hours(ctx, q.Queue)
+	return err == nil && len(hours) == 0
+}
+
+// unknownQueue is unknown for a request about a queue.
+func unknownQueue(ctx context.Context, p *plan.Plan, queue string) bool {
+	stats, err := statsOf(ctx, p, queue, (*pipeline.Pipeline).Stats)
+	return err == nil && len(stats) == 1 && unknown(ctx, p, &stats[0])
 }
 
 // seen removes the stats of queues that the session is not allowed to see.
