@@ -230,6 +230,8 @@ type reply struct {
 	Event      string
 	Queues     []map[string]any
 	Join       bool
+	After      string
+	AfterQueue string `json:"after_queue"`
 }
 
 type enqueued struct {

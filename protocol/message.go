@@ -167,10 +167,11 @@ type Request struct {
 	All   bool
 
 	// peek and cancel
-	Key     string            // the job that has this key; with State, the jobs in it that were stored with the key
-	Text    string            // jobs whose key, payload or header values contain it
-	Headers map[string]string // jobs that have these headers
-	Newest  bool              // done or dead jobs: those that finished last come first
+	Key        string            // the job that has this key; with State, the jobs in it that were stored with the key
+	Text       string            // jobs whose key, payload or header values contain it
+	Headers    map[string]string // jobs that have these headers
+	AfterQueue string            // with a search of all queues: the queue in which it continues, behind After
+	Newest     bool              // done or dead jobs: those that finished last come first
 }
 
 // NextClaim is the claim that an ack or a nack carries. It never waits. Its fields are those of a claim.
@@ -244,8 +245,9 @@ type Reply struct {
 	JobEvents []JobEvent // watch: the field "events", never nil
 	Missed    Opt[int64] // watch
 	// peek with a search: how many jobs it read, and the last of them if there are more. A search continues after it.
-	Scanned Opt[int64]
-	After   string
+	Scanned    Opt[int64]
+	After      string
+	AfterQueue string // of a search of all queues: where it continues, behind After if that isn't empty
 
 	Count     Opt[int64]  // retry, change, delete, reclaim, cancel, purge
 	Unknown   bool        // stats of one queue, pause, limit: nothing is recorded about the queue

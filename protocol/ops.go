@@ -39,7 +39,7 @@ var ops = map[Op]spec{
 	OpCancelClaim: {takes: bits(fRequest)},
 	OpBye:         {},
 	OpStats:       {takes: bits(fQueue)},
-	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fNewest), check: checkPeek},
+	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fNewest, fAfterQueue), check: checkPeek},
 	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
 	OpChange:      {takes: bits(fQueue, fIDs, fPriority, fDelayMS, fRunAt), needs: bits(fQueue, fIDs), check: checkChange},
 	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
@@ -155,7 +155,7 @@ func checkExtend(r *Request, p presence) *Error {
 // checkPeek moves the key and the headers from Request.Job, where the fields of enqueue are.
 func checkPeek(r *Request, p presence) *Error {
 	r.Key, r.Headers, r.Job = r.Job.Key, r.Job.Headers, NewJob{}
-	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText, fNewest); with != 0 && p.has(fIDs) {
+	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText, fNewest, fAfterQueue); with != 0 && p.has(fIDs) {
 		name := firstName(with)
 		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
 	}
@@ -169,15 +169,14 @@ func checkPeek(r *Request, p presence) *Error {
 	if p.has(fHeaders) && len(r.Headers) == 0 {
 		return BadField("headers", "headers is empty; leave it out for none")
 	}
-	switch with := p & bits(fAfter, fKey, fHeaders, fText); {
-	case with == 0 || p.has(fQueue):
-		return nil
-	case p.has(fAfter):
-		return BadField("after", "after needs a queue: a list of all queues does not go on behind a job; name the job's queue")
-	default:
-		name := firstName(with)
-		return BadField(name, "%s needs a queue: a search reads one queue", name)
+	searches := p&bits(fKey, fHeaders, fText) != 0
+	switch {
+	case p.has(fAfterQueue) && (p.has(fQueue) || !searches):
+		return BadField("after_queue", "after_queue belongs to a search of all queues, without queue")
+	case p.has(fAfter) && !p.has(fQueue) && !p.has(fAfterQueue):
+		return BadField("after", "after needs a queue: name the job's queue, in a search of all queues as after_queue")
 	}
+	return nil
 }
 
 // checkCancel moves the key from Request.Job, where the fields of enqueue are.

@@ -313,6 +313,7 @@ var replyMessage = newMessage([]field[Reply]{
 	optNumber("missed", func(r *Reply) *Opt[int64] { return &r.Missed }),
 	optNumber("scanned", func(r *Reply) *Opt[int64] { return &r.Scanned }),
 	isOptWord("after", func(r *Reply) *string { return &r.After }),
+	isOptWord("after_queue", func(r *Reply) *string { return &r.AfterQueue }),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isBool("unknown", func(r *Reply) *bool { return &r.Unknown }),
 	isList("unchanged", 0, math.MaxInt, unchangedMessage, func(r *Reply) *[]Unchanged { return &r.Unchanged }, needs(unchangedMessage, "id")),

@@ -54,6 +54,7 @@ const (
 	fGroup
 	fGroupLimit
 	fGroupOnFailure
+	fAfterQueue
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -180,8 +181,10 @@ var requestMessage = newMessage([]field[Request]{
 	fMaxClaimed: isOptInt("max_claimed", 0, MaxMaxClaimed, func(r *Request) *Opt[int64] { return &r.MaxClaimed }),
 	fRate: checked(isText("rate", maxShownName, func(r *Request) *string { return &r.Rate }),
 		func(r *Request) *Error { _, _, err := ParseRate(r.Rate); return err }),
-	fBurst:  isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
-	fNone:   isBool("none", func(r *Request) *bool { return &r.None }),
+	fBurst: isOptInt("burst", 0, MaxBurst, func(r *Request) *Opt[int64] { return &r.Burst }),
+	fNone:  isBool("none", func(r *Request) *bool { return &r.None }),
+	fAfterQueue: checked(isText("after_queue", MaxQueueName, func(r *Request) *string { return &r.AfterQueue }),
+		func(r *Request) *Error { return CheckQueueName("after_queue", r.AfterQueue) }),
 	fDelete: isBool("delete", func(r *Request) *bool { return &r.Delete }),
 	fSchedule: isMap("schedule", scheduleMessage, func(r *Request) *Schedule { return r.Schedule },
 		func(r *Request, s *Schedule) { r.Schedule = s }),

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) peekCommand() *cobra.Command {
-	var state, after, key, text string
+	var state, after, afterQueue, key, text string
 	var ids, headers []string
 	var most int
 	cmd := &cobra.Command{
@@ -28,8 +28,8 @@ of claims, scheduled ones by due time, others the longest in their state first. 
 shows everything, also each failed attempt and the whole payload.
 
 --key alone finds the job that has the key, in any state. --text, --header, and --key with
---state search the jobs of a state: at most 10,000 of them, or 64 MiB of payloads. If there
-are more, stderr has the --after with which the search continues.
+--state search the jobs of a state, of one queue or of all: at most 10,000 of them, or 64 MiB
+of payloads. If there are more, stderr has the options with which the search continues.
 
 ` + exitCodes,
 		Example: `  qsidecar peek
@@ -43,6 +43,7 @@ are more, stderr has the --after with which the search continues.
 			if cmd.Flags().Changed("ids") && (cmd.Flags().Changed("state") || after != "") {
 				return usagef("--ids shows jobs in any state: leave --state and --after out")
 			}
+			req.AfterQueue = afterQueue
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
@@ -51,8 +52,8 @@ are more, stderr has the --after with which the search continues.
 				return err
 			}
 			req.Key, req.Text = key, text
-			if (key != "" || text != "" || headers != nil) && (req.Queue == "" || ids != nil) {
-				return usagef("--key, --text and --header search one QUEUE, without --ids")
+			if (key != "" || text != "" || headers != nil) && ids != nil {
+				return usagef("--ids shows jobs in any state: leave --key, --text and --header out")
 			}
 			byKey := key != "" && text == "" && headers == nil && after == "" && !cmd.Flags().Changed("state")
 			if ids == nil && !byKey {
@@ -67,9 +68,10 @@ are more, stderr has the --after with which the search continues.
 	cmd.Flags().StringVar(&state, "state", "ready", states)
 	cmd.Flags().StringSliceVar(&ids, "ids", nil, "these jobs, in whatever state: `ID,ID…`")
 	cmd.Flags().IntVar(&most, "max", 10, "at most so many")
-	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
+	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE, or --after-queue")
+	cmd.Flags().StringVar(&afterQueue, "after-queue", "", "go on in this `QUEUE` with a search of all queues")
 	cmd.Flags().StringVar(&key, "key", "", "the job that has this key")
-	cmd.Flags().StringVar(&text, "text", "", "jobs whose key, payload or header values contain this text")
+	cmd.Flags().StringVar(&text, "text", "", "jobs whose key, payload, header values or errors contain this text")
 	cmd.Flags().StringArrayVar(&headers, "header", nil, "jobs with this header: `name=value`; repeatable")
 	return a.jsonFlag(cmd)
 }
@@ -147,7 +149,7 @@ func pageOf(req *protocol.Request, most int) error {
 	if most < 1 || most > protocol.MaxList {
 		return usagef("--max: %d is outside 1 to %d", most, protocol.MaxList)
 	}
-	if req.After != "" && req.Queue == "" {
+	if req.After != "" && req.Queue == "" && req.AfterQueue == "" {
 		return usagef("--after needs the queue of the job: name it")
 	}
 	return nil
@@ -164,8 +166,8 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show f
 		if err != nil {
 			return err
 		}
-		if rep.After != "" {
-			fmt.Fprintf(a.errOut, "%s read, and there are more: go on with --after %s\n", textfmt.Plural(rep.Scanned.Or(0), "job"), rep.After)
+		if on := goOn(rep); on != "" {
+			fmt.Fprintf(a.errOut, "%s read, and there are more: go on with%s\n", textfmt.Plural(rep.Scanned.Or(0), "job"), on)
 		}
 		switch {
 		case len(rep.Views) == 0 && none != nil:
@@ -175,6 +177,17 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show f
 		}
 		return show(rep.Views)
 	})
+}
+
+// goOn returns the options with which a search continues; empty: there are no more jobs.
+func goOn(rep *protocol.Reply) (options string) {
+	if rep.AfterQueue != "" {
+		options = " --after-queue " + rep.AfterQueue
+	}
+	if rep.After != "" {
+		options += " --after " + rep.After
+	}
+	return options
 }
 
 func (a *app) jobTable(jobs []protocol.JobView) error {

@@ -78,6 +78,8 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.State = protocol.State(values[0])
 		case name == "after" && peeks:
 			req.After = values[0]
+		case name == "after_queue" && peeks:
+			req.AfterQueue = values[0]
 		case name == "key" && peeks:
 			req.Key = values[0]
 		case name == "text" && peeks:

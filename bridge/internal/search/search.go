@@ -61,6 +61,18 @@ func (q *Query) matches(v *backends.View) bool {
 	return false
 }
 
+// Budget is how much a request reads at most.
+type Budget struct {
+	Jobs  int
+	Bytes int64 // of payloads and results
+}
+
+// NewBudget returns that of one request.
+func NewBudget() *Budget { return &Budget{Jobs: MaxJobs, Bytes: maxBytes} }
+
+// Spent reports whether nothing is left.
+func (b *Budget) Spent() bool { return b.Jobs <= 0 || b.Bytes <= 0 }
+
 // Result is what a search found.
 type Result struct {
 	Views   []backends.View
@@ -73,9 +85,11 @@ type Result struct {
 //
 // It lists the ids first and reads the jobs by these. So it reads each job once, also if the jobs that it has read
 // leave the state while it runs.
-func Jobs(ctx context.Context, peek func(context.Context, backends.Peek) ([]backends.View, error), p backends.Peek, q *Query) (Result, error) {
+//
+// It reads as much as left has, and subtracts that: one request can search several queues.
+func Jobs(ctx context.Context, peek func(context.Context, backends.Peek) ([]backends.View, error), p backends.Peek, q *Query, left *Budget) (Result, error) {
 	list := p
-	list.Max, list.MaxBytes, list.OnlyIDs = MaxJobs+1, 0, true
+	list.Max, list.MaxBytes, list.OnlyIDs = left.Jobs+1, 0, true
 	listed, err := peek(ctx, list)
 	if err != nil {
 		return Result{}, err
@@ -84,13 +98,14 @@ func Jobs(ctx context.Context, peek func(context.Context, backends.Peek) ([]back
 	for i := range listed {
 		ids[i] = listed[i].ID
 	}
-	s := scan{peek: peek, p: p, q: q}
-	for s.at < min(len(ids), MaxJobs) && !s.full {
-		if err := s.page(ctx, ids[s.at:min(s.at+pageJobs, len(ids), MaxJobs)]); err != nil {
+	s := scan{peek: peek, p: p, q: q, most: left.Bytes}
+	for s.at < min(len(ids), left.Jobs) && !s.full {
+		if err := s.page(ctx, ids[s.at:min(s.at+pageJobs, len(ids), left.Jobs)]); err != nil {
 			return Result{}, err
 		}
 	}
 	s.Scanned = s.at
+	left.Jobs, left.Bytes = left.Jobs-s.at, left.Bytes-s.read
 	if s.at > 0 && s.at < len(ids) {
 		s.After = ids[s.at-1]
 	}
@@ -105,6 +120,7 @@ type scan struct {
 	q           *Query
 	at          int   // number of ids that it has read
 	read, found int64 // bytes
+	most        int64 // of read
 	full        bool
 }
 
@@ -131,7 +147,7 @@ func (s *scan) page(ctx context.Context, ids []string) error {
 		if s.read += size; match {
 			s.Views, s.found = append(s.Views, *v), s.found+size
 		}
-		if s.full = len(s.Views) == s.p.Max || s.read >= maxBytes; s.full {
+		if s.full = len(s.Views) == s.p.Max || s.read >= s.most; s.full {
 			s.at += next
 			return nil
 		}

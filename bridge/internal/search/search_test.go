@@ -33,7 +33,7 @@ func store(t *testing.T, jobs ...backends.NewJob) (*memory.Backend, []string) {
 func search(t *testing.T, peek func(context.Context, backends.Peek) ([]backends.View, error), p backends.Peek, q Query) (found []string, r Result) {
 	t.Helper()
 	p.Queue, p.State = "q", backends.StateReady
-	r, err := Jobs(t.Context(), peek, p, &q)
+	r, err := Jobs(t.Context(), peek, p, &q, NewBudget())
 	if err != nil {
 		t.Fatal(err)
 	}

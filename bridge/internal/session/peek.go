@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -22,6 +23,7 @@ func (s *Session) peek(req *protocol.Request) finisher {
 		}
 	}
 	p := wirejob.Peek(req, int64(s.limits.MaxReply)/4) // base64, headers and failures must also fit
+	after := req.AfterQueue
 	q := search.Query{Text: req.Text, Headers: maps.Clone(req.Headers)}
 	if req.State != "" { // without a state the key is looked up
 		q.Key, p.Key = p.Key, ""
@@ -36,7 +38,7 @@ func (s *Session) peek(req *protocol.Request) finisher {
 			return &protocol.Reply{Error: busyMemory(err)}, looked
 		}
 		defer done()
-		reply, bytes, err := s.foundJobs(ctx, current, p, q)
+		reply, bytes, err := s.foundJobs(ctx, current, p, q, after)
 		if err != nil {
 			return s.failure(err), looked
 		}
@@ -51,18 +53,22 @@ func (s *Session) peek(req *protocol.Request) finisher {
 }
 
 // foundJobs returns the reply with the jobs that p selects and q describes, and their bytes in the database's result.
-func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek, q search.Query) (reply *protocol.Reply, bytes int64, err error) {
+func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek, q search.Query, after string) (reply *protocol.Reply, bytes int64, err error) {
 	read := func(ctx context.Context, p backends.Peek) ([]backends.View, error) { return s.views(ctx, in, p) }
 	var found search.Result
-	if q.Any() {
+	rest := "" // the queue in which a search of all queues goes on
+	switch {
+	case p.Queue == "" && (p.Key != "" || !q.Any()):
+		found, rest, err = s.searchAll(ctx, in, p, &q, after)
+	case q.Any():
 		found.Views, err = read(ctx, p)
-	} else {
-		found, err = search.Jobs(ctx, read, p, &q)
+	default:
+		found, err = search.Jobs(ctx, read, p, &q, search.NewBudget())
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	reply = &protocol.Reply{Views: make([]protocol.JobView, len(found.Views)), After: found.After}
+	reply = &protocol.Reply{Views: make([]protocol.JobView, len(found.Views)), After: found.After, AfterQueue: rest}
 	for i := range found.Views {
 		v := &found.Views[i]
 		bytes += v.Bytes()
@@ -72,10 +78,78 @@ func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek,
 	if !q.Any() {
 		reply.Scanned = protocol.Some(int64(found.Scanned))
 		if n := len(reply.Views); n < len(found.Views) {
-			reply.After = reply.Views[n-1].ID
+			if reply.After = reply.Views[n-1].ID; p.Queue == "" {
+				reply.AfterQueue = reply.Views[n-1].Queue
+			}
 		}
 	}
 	return reply, bytes, nil
+}
+
+// searchAll searches all queues that the session is allowed to see, in the order of their names. It begins in the queue `from`, if that isn't
+// empty, behind the job p.After. rest is the queue in which the next search begins.
+func (s *Session) searchAll(ctx context.Context, in *plan.Plan, p backends.Peek, q *search.Query, from string) (all search.Result, rest string, err error) {
+	var queues []string
+	if p.Key != "" { // it can have any state
+		queues, err = s.queuesSeen(ctx, in)
+	} else {
+		queues, err = s.peekable(ctx, in, &p)
+	}
+	if err != nil {
+		return all, "", err
+	}
+	slices.Sort(queues)
+	left := search.NewBudget()
+	for _, queue := range queues {
+		if queue < from {
+			continue
+		}
+		one := p
+		if one.Queue = queue; queue != from {
+			one.After = ""
+		}
+		db, wire := in.Inspectable(queue)
+		if wire != nil {
+			continue
+		}
+		if p.Key != "" {
+			views, err := db.Peek(ctx, one)
+			if _, unsupported := errors.AsType[*backends.UnsupportedError](err); err != nil && !unsupported { // jobs of adopted tables have no keys
+				return all, "", err
+			}
+			all.Views = append(all.Views, views...)
+			continue
+		}
+		if one.Max = p.Max - len(all.Views); one.Max == 0 || p.MaxBytes <= 0 || left.Spent() {
+			return all, queue, nil
+		}
+		one.MaxBytes = p.MaxBytes
+		found, err := search.Jobs(ctx, db.Peek, one, q, left)
+		if err != nil {
+			return all, "", err
+		}
+		for i := range found.Views {
+			p.MaxBytes -= found.Views[i].Bytes()
+		}
+		all.Views, all.Scanned = append(all.Views, found.Views...), all.Scanned+found.Scanned
+		if found.After != "" {
+			all.After = found.After
+			return all, queue, nil
+		}
+	}
+	return all, "", nil
+}
+
+// queuesSeen returns the queues for which the session can peek and that have jobs.
+func (s *Session) queuesSeen(ctx context.Context, in *plan.Plan) (queues []string, err error) {
+	stats, err := statsOf(ctx, in, "", (*pipeline.Pipeline).Stats)
+	g := s.granted()
+	for i := range stats {
+		if g.Queue(protocol.OpPeek, stats[i].Queue) {
+			queues = append(queues, stats[i].Queue)
+		}
+	}
+	return queues, err
 }
 
 // views returns the jobs that p selects: from its queue, or from every queue that the session is allowed to see.
