@@ -77,6 +77,8 @@ func verb(op protocol.Op) string {
 		return "Retry"
 	case protocol.OpReclaim:
 		return "Take back"
+	case protocol.OpCancel:
+		return "Cancel"
 	case protocol.OpChange:
 		return "Change"
 	case protocol.OpPause:
@@ -194,7 +196,7 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 // request returns the request of an operation on the jobs that a form names.
 func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error) {
 	switch o.Op {
-	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim:
+	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpCancel:
 		if len(o.IDs) == 0 {
 			return nil, protocol.Errorf(protocol.CodeBadRequest, "no job is selected")
 		}
@@ -282,10 +284,10 @@ func queuesText(op protocol.Op, n int64) string {
 func doneText(q url.Values) string {
 	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
 	op := protocol.Op(q.Get("done"))
-	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange}, op); i >= 0 {
+	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
 			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + ".",
-			"Changed: " + plural(n, "job") + "."}[i] + queuesText(op, n)
+			"Changed: " + plural(n, "job") + ".", "Cancelled: " + plural(n, "job") + "."}[i] + queuesText(op, n)
 	}
 	return ""
 }
