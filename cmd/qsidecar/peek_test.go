@@ -117,7 +117,10 @@ func TestPeekSearches(t *testing.T) {
 	if r := h.run("peek", "mail", "--text", "to", "--max", "1"); r.code != 0 || !strings.HasPrefix(r.err, "1 job read, and there are more: go on with --after ") {
 		t.Errorf("a search with more to read: %+v", r)
 	}
-	for _, args := range [][]string{{"--text", "x"}, {"mail", "--text", "x", "--ids", "1"}, {"mail", "--header", "x"}} {
+	if r := h.run("peek", "--text", "to", "--max", "1"); r.code != 0 || !strings.HasPrefix(r.err, "1 job read, and there are more: go on with --after-queue mail --after ") {
+		t.Errorf("a search of all queues with more to read: %+v", r)
+	}
+	for _, args := range [][]string{{"mail", "--text", "x", "--ids", "1"}, {"mail", "--header", "x"}} {
 		if r := h.run(append([]string{"peek"}, args...)...); r.code != exitUsage {
 			t.Errorf("%q: %+v", args, r)
 		}
