@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -85,7 +86,7 @@ func TestCancelOnAnotherHost(t *testing.T) {
 	worker := &qsidecar.Worker{Queues: []string{"go"}, Options: qsidecar.Options{Socket: near.Socket}, Handler: func(ctx context.Context, _ *qsidecar.Job) error {
 		fmt.Fprintln(outputs["go"], "started")
 		<-ctx.Done()
-		if context.Cause(ctx) == qsidecar.ErrCancelled {
+		if errors.Is(context.Cause(ctx), qsidecar.ErrCancelled) {
 			fmt.Fprintln(outputs["go"], "cancelled")
 		}
 		return context.Cause(ctx)

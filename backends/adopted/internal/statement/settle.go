@@ -149,7 +149,7 @@ func (q *Queue) Cancel(l *lease.Lease) (*Change, error) {
 	return change, nil
 }
 
-// CheckCancel returns an error if no row can show that its job is dead. A cancel that removes rows needs none that can.
+// CheckCancel returns an error if no row can show that its job is dead. One that removes rows needs no such column.
 func (q *Queue) CheckCancel(remove bool) error {
 	_, has := q.States[backends.StateDead]
 	if remove || has && q.Has(mapping.State) || q.Has(mapping.FailedAt) {
