@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,6 +158,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	start.Info("qsidecar: worker started", "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
+	defer r.logStop(ctx)()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.base = context.WithoutCancel(ctx)
@@ -229,6 +231,24 @@ func (w *workerRun) dial(ctx context.Context) (err error) {
 		}
 		if !pause(ctx, backoff(tries)) {
 			return err
+		}
+	}
+}
+
+// logStop logs the end of ctx: while a long job runs, the program would otherwise seem to ignore the signal. end waits
+// for the log, or cancels it.
+func (w *workerRun) logStop(ctx context.Context) (end func()) {
+	logged := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(logged)
+		w.mu.Lock()
+		running := len(w.jobs)
+		w.mu.Unlock()
+		w.log.Info("qsidecar: worker stopping", "running_jobs", running)
+	})
+	return func() {
+		if !cancel() {
+			<-logged
 		}
 	}
 }
@@ -419,11 +439,23 @@ func (w *workerRun) handle(ctx context.Context, job *Job) (err error) {
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				err = fmt.Errorf("panic: %v\n%s", p, panicStack(string(debug.Stack())))
 			}
 		}()
 		err = w.Handler(ctx, job)
 	}()
 	<-done
 	return err
+}
+
+// panicStack cuts the frames of this package and of panic from the top of a stack, so that it begins where the handler
+// panicked.
+func panicStack(stack string) string {
+	_, after, found := strings.Cut(stack, "\npanic(")
+	_, after, hasFile := strings.Cut(after, "\n")
+	_, after, hasMore := strings.Cut(after, "\n")
+	if !found || !hasFile || !hasMore {
+		return stack
+	}
+	return after
 }

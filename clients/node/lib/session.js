@@ -189,7 +189,7 @@ class Session {
           call,
           error instanceof errors.SidecarError
             ? error
-            : new errors.NotConnected(`no sidecar answers on ${next ? tried.join(' or ') : `${path}: ${error.message}`}`, { cause: error }),
+            : new errors.NotConnected(`no sidecar answers on ${next ? `${tried.join(' or ')}: start one, or name its socket in QSIDECAR_SOCKET` : `${path}: ${error.message}`}`, { cause: error }),
         )
       }
     })

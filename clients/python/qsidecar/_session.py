@@ -124,7 +124,7 @@ class Session(Calls):
             self._path = path  # a client that reconnects must not reach another sidecar
             return wire
         paths = " or ".join(f"{path} ({e})" for path, e in tried)
-        raise errors.NotConnected(f"no sidecar answers on {paths}") from tried[0][1]
+        raise errors.NotConnected(f"no sidecar answers on {paths}: start one, or name its socket in QSIDECAR_SOCKET") from tried[0][1]
 
     def _connect(self, path: str, limit: float = STALLED) -> Wire:
         """Connects and sends hello. Each step can take `limit` seconds."""
