@@ -129,11 +129,33 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 	if o := w.opts; len(o.Queues) > 1 && !o.Once && !o.Drain { // a cron job that works reports nothing
 		w.logf("queues %s %s", strings.Join(o.Queues, ", "), orderText[o.Order])
 	}
+	logged := w.logStop(stop)
 	err = w.runJobs(stop, abort)
+	logged()
 	if e := w.starter.close(); e != nil {
 		w.logf("the guard ended: %v", e)
 	}
 	return err
+}
+
+// logStop logs the end of stop if jobs run: the worker would otherwise seem to ignore the signal. end waits for the log, or
+// cancels it.
+func (w *Worker) logStop(stop context.Context) (end func()) {
+	logged := make(chan struct{})
+	cancel := context.AfterFunc(stop, func() {
+		defer close(logged)
+		w.mu.Lock()
+		running := len(w.running)
+		w.mu.Unlock()
+		if running > 0 {
+			w.logf("stopping; running jobs: %d; a second signal ends the worker at once", running)
+		}
+	})
+	return func() {
+		if !cancel() {
+			<-logged
+		}
+	}
 }
 
 // LostLeases stops the commands whose leases are lost.

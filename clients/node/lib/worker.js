@@ -396,7 +396,7 @@ class Signals {
     let received = 0
     this.#handle = () => {
       if (++received > 1) process.exit(1)
-      log.info(`stopping; running jobs: ${pool.busy}`)
+      log.info(`stopping; running jobs: ${pool.busy}; a second signal ends the worker at once`)
       pool.stop()
     }
     for (const name of ['SIGTERM', 'SIGINT']) process.on(name, this.#handle)

@@ -54,7 +54,7 @@ test('outcomes: Retry, Snooze, Dead, other errors, and what the job keeps', asyn
     array: ['dead', 'TypeError: the function returned a promise in a list: wait for it, with Promise.all for example'],
     lazy: ['dead', 'TypeError: the function returned a generator, which has not run: its work was not done'],
     function: ['dead', 'TypeError: the function returned a function, which has not run: its work was not done'],
-    big: ['dead', 'TypeError: Do not know how to serialize a BigInt'],
+    big: ['dead', 'TypeError: ack: result is a BigInt, which JSON lacks: convert it'],
   })
   assert.match(log, /its outcome was refused, so the attempt has failed: TypeError: Do not know/)
 })
@@ -298,7 +298,7 @@ test('a second signal ends the process at once', async (t) => {
   const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')])
   await once(child.stdout, 'data')
   child.kill('SIGTERM')
-  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1'));
+  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1; a second signal ends the worker at once'));
   child.kill('SIGINT')
   assert.equal((await ended).code, 1)
 })

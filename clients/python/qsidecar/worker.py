@@ -248,11 +248,13 @@ class App:
 
     def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
         """Waits until the pool ends, and stops it at a signal."""
+        signalled = False  # or the parent stopped, which gets the signal for its children
         while not pool.ended.is_set() and not self._stop.is_set():
             if signals.wait(0.5):
+                signalled = True
                 self.stop()
-        if signals.received:
-            log.info("stopping; running jobs: %d", pool.busy())
+        if signalled or signals.received:
+            log.info("stopping; running jobs: %d; a second signal ends the worker at once", pool.busy())
         signals.exit_at_second()
         self._await(pool)
 

@@ -463,7 +463,7 @@ class Processes(Case):
             self.assertEqual(logged.readline(), f"worker started: queues {self.q}, concurrency 2\n")
             self.assertEqual(logged.readline(), "began\n")
             os.kill(pid, signal.SIGTERM)
-            self.assertEqual(logged.readline(), "stopping; running jobs: 1\n")
+            self.assertEqual(logged.readline(), "stopping; running jobs: 1; a second signal ends the worker at once\n")
             os.kill(pid, signal.SIGTERM)
         self.assertEqual(exit_of(pid), 1)
         self.assertEqual(self.one().id, job_id)

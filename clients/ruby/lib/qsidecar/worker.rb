@@ -218,7 +218,7 @@ module Qsidecar
           group.kill if group && Process.pid == parent
           exit!(128 + number)
         end
-        @commands << :stop
+        @commands << :signal
       end
       old = %w[TERM INT].map { |name| [name, trap(name, &on_signal)] }
       yield
@@ -238,6 +238,7 @@ module Qsidecar
       Thread.new { join_all(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
+      log(:info, "stopping; running jobs: #{@behind.running}; a second signal ends the worker at once") if command == :signal
       @pausing[0].synchronize { @pausing[1].broadcast }
       client.stop_claiming
       join_all(threads)
