@@ -64,8 +64,8 @@ def _run_at(at: Union[datetime, float, int, None], delay: Optional[Seconds]) -> 
     return ms
 
 
-def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
-    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is given."""
+def dump(payload: Any, raw: Optional[bytes], what: str) -> Optional[bytes]:
+    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is given. Errors name it as `what`."""
     if raw is not None:
         if payload is not None:
             raise ValueError("pass a JSON value or raw=, not both")
@@ -73,8 +73,11 @@ def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
     if payload is None:
         return None
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes aren't a JSON value: pass them as raw=")
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        raise TypeError(f"{what} can't be JSON: bytes aren't a JSON value: pass them as raw=")
+    try:
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as e:  # a UnicodeEncodeError can't be created with another text
+        raise (TypeError if isinstance(e, TypeError) else ValueError)(f"{what} can't be JSON (for bytes pass raw=): {e}") from e
 
 
 def _headers(headers: Mapping[str, str]) -> Dict[str, str]:
@@ -106,7 +109,7 @@ class NewJob(NamedTuple):
         """Returns the fields as the wire has them."""
         fields: Dict[str, Any] = {
             "queue": self.queue,
-            "payload": dump(self.payload, self.raw),
+            "payload": dump(self.payload, self.raw, f"the payload of a job for {self.queue}"),
             "priority": self.priority or None,
             "delay_ms": None if self.delay is None else millis("delay", self.delay),
             "run_at": _run_at(self.run_at, self.delay),
@@ -200,7 +203,7 @@ class BaseJob:
 
     def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"lease": self._valid()}
-        data = dump(result, raw)
+        data = dump(result, raw, f"the result of {self!r}")
         if data is not None:
             fields["result"] = data
         more = [job.fields() for job in (*self._then, *enqueue)]

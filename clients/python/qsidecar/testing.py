@@ -66,7 +66,7 @@ class Inline:
                 "id": f"inline-{number}",
                 "queue": new.queue,
                 "lease": f"inline.{number}",
-                "payload": dump(new.payload, new.raw) or b"",
+                "payload": dump(new.payload, new.raw, f"the payload of a job for {new.queue}") or b"",
                 "attempt": 1,
                 "max_attempts": new.max_attempts or 20,
                 "fence": number,
