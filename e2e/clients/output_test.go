@@ -16,6 +16,7 @@ import (
 func TestOutputOfJobsIsVisible(t *testing.T) {
 	t.Parallel()
 	gems, bin := clientlib.RubyGem(t)
+	buffered := []string{"PYTHONUNBUFFERED="} // empty: as if it weren't set
 	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "2"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work"), "-c", "2", "jobs.rb"}
 	files := map[string]string{
@@ -26,8 +27,8 @@ func TestOutputOfJobsIsVisible(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ env, argv []string }{
 		"work":             {nil, []string{kit.Binary, "work", "loud", "--", "sh", "-c", `echo a line; : <"$WORKER_GATE"`}},
-		"python":           {nil, python},
-		"python processes": {nil, append(python[:len(python):len(python)], "--processes")},
+		"python":           {buffered, python},
+		"python processes": {buffered, append(python[:len(python):len(python)], "--processes")},
 		"ruby":             {gems, ruby},
 		"ruby processes":   {gems, append(ruby[:len(ruby):len(ruby)], "-p", "2")},
 		"node":             {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, clientlib.NodeProgram(t, "work", "jobs.js", "-j", "2")},
