@@ -96,7 +96,9 @@ func TestGoExampleEndsAtASecondSignal(t *testing.T) {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // fails once it has ended
 		return len(ended) > 0
 	})
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("it ended with 0")
+	}
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
 		t.Errorf("it ended with %v, want SIGTERM; its log:\n%s", cmd.ProcessState, log.String())
 	}

@@ -3,6 +3,7 @@ package clients
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,9 +29,9 @@ func TestOutputOfJobsIsVisible(t *testing.T) {
 	for name, c := range map[string]struct{ env, argv []string }{
 		"work":             {nil, []string{kit.Binary, "work", "loud", "--", "sh", "-c", `echo a line; : <"$WORKER_GATE"`}},
 		"python":           {buffered, python},
-		"python processes": {buffered, append(python[:len(python):len(python)], "--processes")},
+		"python processes": {buffered, append(slices.Clip(python), "--processes")},
 		"ruby":             {gems, ruby},
-		"ruby processes":   {gems, append(ruby[:len(ruby):len(ruby)], "-p", "2")},
+		"ruby processes":   {gems, append(slices.Clip(ruby), "-p", "2")},
 		"node":             {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, clientlib.NodeProgram(t, "work", "jobs.js", "-j", "2")},
 	} {
 		t.Run(name, func(t *testing.T) {
