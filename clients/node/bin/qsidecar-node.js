@@ -7,6 +7,7 @@ const { pathToFileURL } = require('node:url')
 const { parseArgs } = require('node:util')
 
 const { ORDERS } = require('../lib/client.js')
+const { load } = require('../lib/load.js')
 const { ACKS, exitCode } = require('../lib/worker.js')
 
 const HELP = `usage: qsidecar-node work FILE [OPTIONS]
@@ -90,8 +91,10 @@ async function main() {
   const full = path.resolve(file)
   if (!existsSync(full)) throw new Usage(`there is no file ${full}`)
   const module = pathToFileURL(full).href
-  const loaded = await import(module)
-  const worker = loaded.default
+  const worker = await load(module).catch((e) => {
+    if (e.code !== 'ERR_UNKNOWN_FILE_EXTENSION') throw e
+    throw new Usage(`${e.message}; compile TypeScript to JavaScript, or run node --import tsx node_modules/.bin/qsidecar-node work ${file}`)
+  })
   if (typeof worker?.run !== 'function' || !(worker.jobs instanceof Map)) {
     throw new Usage(`${file} doesn't export a Worker as its default: write "export default new Worker({...})", or module.exports = new Worker({...})`)
   }

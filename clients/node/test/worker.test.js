@@ -252,8 +252,27 @@ test('threads that cannot load the module end the worker, and no attempt counts'
   assert.deepEqual(jobs.map((job) => job.attempt), [1, 1, 1])
 })
 
+test('a worker that TypeScript compiled to CommonJS', async (t) => {
+  const queue = queueName()
+  const c = client(t)
+  const dir = folder(t, {
+    'worker.js': `"use strict";
+      Object.defineProperty(exports, "__esModule", { value: true });
+      const qsidecar_1 = require(process.env.QSIDECAR_PACKAGE);
+      const worker = new qsidecar_1.Worker({ '${queue}': (job) => console.log('got', job.payload) });
+      exports.default = worker;`,
+  })
+  for (const threads of [[], ['--threads', '2']]) {
+    await c.enqueue(queue, threads.length)
+    const { code, output } = await node(t, [PROGRAM, 'work', path.join(dir, 'worker.js'), ...threads, '--drain']).ended
+    assert.equal(code, 0, output)
+    assert.match(output, new RegExp(`got ${threads.length}`))
+  }
+})
+
 test('the program: wrong arguments, wrong files, no sidecar', async (t) => {
   const dir = folder(t, {
+    'worker.odd': '',
     'none.js': 'exports.worker = 1',
     'broken.js': "require('./missing')",
     'good.js': 'const {Worker} = require(process.env.QSIDECAR_PACKAGE); module.exports = new Worker({q() {}})',
@@ -263,6 +282,7 @@ test('the program: wrong arguments, wrong files, no sidecar', async (t) => {
     [[], 2, /name the file of the worker/],
     [['work', path.join(dir, 'no.js')], 2, /there is no file/],
     [['work', path.join(dir, 'none.js')], 2, /doesn't export a Worker as its default/],
+    [['work', path.join(dir, 'worker.odd')], 2, /Unknown file extension ".odd" .*worker\.odd; compile TypeScript to JavaScript, or run node --import tsx /],
     [['work', path.join(dir, 'broken.js')], 1, /Cannot find module '.\/missing'/],
     [['work', good, '-j', '0'], 2, /--concurrency is 0, must be a number from 1 on/],
     [['work', good, '--queue', 'mail'], 2, /no function for the queue 'mail'/],
