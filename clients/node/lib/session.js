@@ -67,6 +67,7 @@ class Session {
   request(call, ms) {
     return new Promise((resolve, reject) => {
       call.onDone = (error, reply) => (error ? reject(error) : resolve(reply))
+      call.ms = ms
       if (ms !== Infinity) call.timer = setTimeout(() => this.#timeOut(call), Math.min(Math.max(ms, 0), 2 ** 31 - 1))
       this.submit([call])
     })
@@ -104,11 +105,18 @@ class Session {
     if (wire?.writing(call) && this.leases.size === 0 && ![...this.open.values()].some((c) => c.claim())) {
       // Half a frame was sent, and no other frame can follow. A client with leases would lose them.
       wire.forgetUnwritten()
-      this.abandon(call, unanswered(call, NO_TIME, call.sent))
+      this.abandon(call, this.#late(call))
       wire.end(new Error('the sidecar does not read'))
       return
     }
-    this.abandon(call, unanswered(call, NO_TIME, call.sent))
+    this.abandon(call, this.#late(call))
+  }
+
+  #late(call) {
+    if (call.sent || call.resent) return unanswered(call, NO_TIME)
+    const path = this.path ?? sockets().join(' or ')
+    const why = this.wire ? `the sidecar on ${path} doesn't read` : `no sidecar answers on ${path}`
+    return new errors.NotConnected(`${why}: ${call.op} was not sent (waited ${Number((call.ms / 1000).toFixed(2))} s)`)
   }
 
   abandon(call, error) {
@@ -203,7 +211,7 @@ class Session {
         if (!error) {
           if (away) this.warn('reconnected to the sidecar')
         } else if (!this.ended) {
-          if (!away) this.warn(`can't reach the sidecar, trying again: ${error.message}`)
+          if (!away) this.warn(`can't reach the sidecar on ${this.path}, trying again: ${error.message}`)
           this.#reconnect(true)
         }
       })
@@ -279,7 +287,7 @@ class Session {
     const again = []
     for (const call of calls) {
       if (call.done || call.rebinds || call.op === 'bye' || (call.sent && !repeatable(call.op, call.fields))) {
-        this.#finish(call, unanswered(call, why.message, true))
+        this.#finish(call, unanswered(call, why.message))
         continue
       }
       call.resent ||= call.sent

@@ -210,7 +210,7 @@ async function stalled(t) {
     for (const socket of sockets) socket.destroy()
     server.close()
   })
-  return { file, sockets }
+  return { file, sockets, server }
 }
 
 test('the time limit includes writing to a sidecar that does not read', async (t) => {
@@ -218,10 +218,31 @@ test('the time limit includes writing to a sidecar that does not read', async (t
   const c = new Client({ socket: file, logger: quiet })
   t.after(() => c._session.end())
   // Half of this frame fits into the socket. It was not sent, because the client closes the connection.
-  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), NotConnected)
+  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), {
+    name: 'NotConnected',
+    message: `the sidecar on ${file} doesn't read: enqueue was not sent (waited 0.3 s)`,
+  })
   // A small frame is in the socket, so the sidecar can read it later.
   await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), UnknownOutcome)
   assert.equal(sockets.length, 2)
+})
+
+test('after the sidecar has ended, errors and the log name its socket', async (t) => {
+  const { file, sockets, server } = await stalled(t)
+  const logged = deferred()
+  const c = new Client({ socket: file, logger: { warn: logged.resolve } })
+  t.after(() => c._session.end())
+  const ping = c.ping()
+  while (sockets.length === 0 || !c._session.wire) await new Promise(setImmediate)
+  server.close() // removes the socket
+  sockets[0].destroy()
+  assert.match(await logged.promise, new RegExp(`can't reach the sidecar on ${file}, trying again: .*ENOENT`))
+  await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), {
+    name: 'NotConnected',
+    message: `no sidecar answers on ${file}: enqueue was not sent (waited 0.3 s)`,
+  })
+  c._session.end()
+  await assert.rejects(ping, { name: 'Closed' })
 })
 
 test('import and require have the same names and objects', async () => {

@@ -245,7 +245,7 @@ class AsyncClient:
                 first.add_done_callback(self._started)
             await asyncio.wait([first], timeout=max(0.0, request.ends - time.monotonic()))
             if not first.done():
-                raise errors.NotConnected(f"{request.op}: not sent (no connection in time)")
+                raise session.unstarted()
             error = first.result()
             if own and error is not None and not session.closing:
                 raise error
