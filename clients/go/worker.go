@@ -391,6 +391,7 @@ func (w *workerRun) returnJobs(jobs []protocol.Job) {
 func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	handling, cancel := context.WithCancelCause(w.handlers)
 	defer cancel(nil)
+	began := time.Now()
 	if ms, ok := job.TimeoutMS.Get(); ok {
 		var done context.CancelFunc
 		handling, done = context.WithTimeout(handling, time.Duration(ms)*time.Millisecond)
@@ -414,7 +415,7 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		return nil
 	case errors.Is(context.Cause(handling), ErrLost):
 		w.settler.End()
-		w.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
+		w.jobLog(&job.Job).Warn("qsidecar: "+lossText(&job.Job, began, "the job's lease was lost while it ran: another worker can have it"), "error", err)
 		return nil
 	}
 	if err != nil {
@@ -424,7 +425,21 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		level, text := failureLog(job, err)
 		w.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}
-	return w.settle(ctx, newOutcome(job, err))
+	o := newOutcome(job, err)
+	o.began = began
+	return w.settle(ctx, o)
+}
+
+// almost is how long before its time limit a run that lost its lease was ended by the limit. The sidecar counts the run from the
+// commit of the claim.
+const almost = 100 * time.Millisecond
+
+// lossText returns why the lease of a job was lost: its time limit, or else the given text.
+func lossText(job *protocol.Job, began time.Time, otherwise string) string {
+	if ms, ok := job.TimeoutMS.Get(); ok && time.Since(began) > time.Duration(ms)*time.Millisecond-almost {
+		return fmt.Sprintf("the job ran longer than its time limit of %v", time.Duration(ms)*time.Millisecond)
+	}
+	return otherwise
 }
 
 func (w *workerRun) jobLog(job *protocol.Job) *slog.Logger {

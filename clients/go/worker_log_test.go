@@ -75,6 +75,20 @@ func TestWorkerLogsFailedJobs(t *testing.T) {
 		"ERROR qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopping", "INFO qsidecar: worker stopped")
 }
 
+// TestWorkerLogsARunOverItsTimeLimit checks the text about a job whose time limit was over before its settle.
+func TestWorkerLogsARunOverItsTimeLimit(t *testing.T) {
+	t.Parallel()
+	_, w, log := logged(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	for _, limit := range []protocol.Opt[int64]{protocol.Some[int64](1), {}} {
+		job := protocol.Job{ID: "j", Queue: "q", Lease: "L", Attempt: 1, MaxAttempts: 1, TimeoutMS: limit}
+		w.reply(w.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
+		w.fail(w.expect(protocol.OpAck), protocol.CodeLeaseLost)
+	}
+	w.stopped()
+	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job ran longer than its time limit of 1ms",
+		"WARN qsidecar: the job could not be settled: its lease was lost", "INFO qsidecar: worker stopped")
+}
+
 // TestWorkerLogsAnOutage checks that each outage and its end are logged once, whatever the
 // concurrency is.
 func TestWorkerLogsAnOutage(t *testing.T) {

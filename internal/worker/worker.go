@@ -11,6 +11,7 @@ import (
 	"time"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -252,7 +253,12 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	defer w.forget(job.Lease)
 	v := outcome{reason: errJobLost.Error()}
 	if ctx.Err() == nil {
+		began := time.Now()
 		v = w.runIn(ctx, r, job)
+		limit := time.Duration(job.TimeoutMS.Or(0)) * time.Millisecond
+		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-lateGrace {
+			v.reason = fmt.Sprintf("it ran longer than its time limit of %s and was stopped", textfmt.FormatDuration(limit))
+		}
 	}
 	if v.reason != "" {
 		trace := ""

@@ -7,7 +7,7 @@ const { Behind, reportLost } = require('./behind')
 const { Client, CLIENT_OPTIONS, ORDERS, orderFields, QUIET } = require('./client')
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
-const { outcome, refused, isRejected } = require('./settle')
+const { outcome, refused, isRejected, logLoss } = require('./settle')
 const { Threads } = require('./threads')
 
 // How long one claim waits, in milliseconds. Then the worker claims again.
@@ -345,10 +345,7 @@ class Pool {
       if (error) this.log.error(`${job} was settled by its function, and then failed: ${error.reason?.stack ?? error.reason}`)
       return
     }
-    if (job.lost) {
-      this.log.warn(`${job}: its lease was lost while it ran; another worker may have done it too`)
-      return
-    }
+    if (job.lost) return logLoss(job, this.log)
     if (error && (await this.#cannotRun(job))) return
     try {
       await this.#settle(job, group, result, error)

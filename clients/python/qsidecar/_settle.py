@@ -68,6 +68,15 @@ def _outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:
     return "nack", job._nack_fields(describe(error))
 
 
+def log_loss(job: Job) -> None:
+    """Logs that a lease was lost before its settle."""
+    overran = job._overran()
+    if overran:
+        log.error("%r %s: %s", job, _failure_text(job), overran)
+    else:
+        log.warning("%r: its lease was lost; another worker may have done it too", job)
+
+
 def _failure_text(job: Job) -> str:
     """Describes the result of a failed attempt."""
     return "is dead, after its last attempt" if job.attempt >= job.max_attempts else "will be tried again"

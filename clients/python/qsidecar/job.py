@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 Seconds = Union[float, int, timedelta]
 
 
+# A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from the
+# commit of the claim, and the client from the reply.
+_ALMOST = 0.1
 # The limits of the protocol, in seconds, by the name that the functions have for them.
 _TEN_YEARS = 10 * 366 * 86400
 _LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999
@@ -159,6 +163,7 @@ class BaseJob:
         self.priority: int = fields.get("priority", 0)
         self.enqueued_at: int = fields.get("enqueued_at", 0)  # milliseconds since 1970
         self.timeout_ms: Optional[int] = fields.get("timeout_ms")
+        self._began = time.monotonic() if self.timeout_ms else 0.0
         self.headers: Dict[str, str] = fields.get("headers") or {}
         self.key: Optional[str] = fields.get("key")
         self.last_error: Optional[str] = fields.get("last_error")
@@ -222,9 +227,15 @@ class BaseJob:
             fields["lease_ms"] = millis("lease", lease)
         return fields
 
+    def _overran(self) -> str:
+        """Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty."""
+        limit = (self.timeout_ms or 0) / 1000
+        over = limit and time.monotonic() - self._began > limit - _ALMOST
+        return f"it ran longer than its time limit of {limit:g} s" if over else ""
+
     def _valid(self) -> str:
         if self._lost:
-            raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
+            raise errors.LeaseLost(f"job {self.id}: {self._overran() or 'its lease was lost'}; another worker may have it")
         return self.lease
 
     @contextmanager

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
-from ._settle import outcome, settle
+from ._settle import log_loss, outcome, settle
 from .client import Client, check_order
 from .job import Enqueued, Job, Seconds
 
@@ -548,8 +548,7 @@ class _ThreadPool:
                 log.error("%r was settled by its function, and then failed", job, exc_info=error)
             return
         if job.lost:
-            log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
-            return
+            return log_loss(job)
         if error is not None and self._cannot_run(job):
             return
         try:

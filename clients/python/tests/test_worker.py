@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -169,6 +170,25 @@ class Worker(Case):
             self.acked(job_id)  # the other thread did it
             write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
+
+    def test_a_run_over_its_time_limit_is_logged_as_such(self):
+        refused = []
+
+        @self.app.job(self.q)
+        def work(job):
+            began = time.monotonic()
+            eventually(lambda: job.lost and time.monotonic() - began > 0.2, "the lease is lost")
+            try:
+                job.ack()
+            except qsidecar.LeaseLost as e:
+                refused.append(str(e))
+
+        job_id = self.app.enqueue(self.q, timeout=0.2, max_attempts=1).id
+        with self.assertLogs("qsidecar", "WARNING") as logs:
+            self.app.run(drain=True)
+        over = "it ran longer than its time limit of 0.2 s"
+        self.assertEqual(refused, [f"job {job_id}: {over}; another worker may have it (lease_lost)"])
+        self.assertEqual([r.getMessage() for r in logs.records], [f"<Job {job_id} of {self.q}, attempt 1 of 1> is dead, after its last attempt: {over}"])
 
     def test_drain(self):
         did = []

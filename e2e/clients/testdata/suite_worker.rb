@@ -40,6 +40,25 @@ class Suite
     equal ["scheduled", 0, []], snoozed.values_at("state", "attempt", "errors")
   end
 
+  # A run over its time limit is logged as such.
+  def check_time_limit_is_logged
+    out = Queue.new
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { out << text.to_s; "" })
+    worker = Qsidecar::Worker.new(logger: logger, **@options)
+    refused = nil
+    worker.job("limited") do |job|
+      over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.2
+      eventually { job.lost? && Process.clock_gettime(Process::CLOCK_MONOTONIC) > over }
+      refused = raises(Qsidecar::LeaseLost) { job.ack }.message
+    end
+    id = @client.enqueue("limited", nil, timeout: 0.2, max_attempts: 1).id
+    worker.run(drain: true)
+    over = "it ran longer than its time limit of 0.2 s"
+    equal "job #{id}: #{over}; another worker may have it", refused
+    lines = Array.new(out.size) { out.pop }
+    equal 1, lines.count("job #{id} of limited: #{over}; another worker may have it")
+  end
+
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.
   def check_unfinished_and_failed_handlers
     ran = []

@@ -7,6 +7,11 @@ module Qsidecar
     # job. last_error is the message of the last failed attempt, or nil.
     attr_reader :id, :queue, :lease, :attempt, :max_attempts, :fence, :priority, :headers, :key, :last_error
 
+    # A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from
+    # the commit of the claim, and the client from the reply.
+    ALMOST = 0.1
+    private_constant :ALMOST
+
     attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
     attr_reader :next_jobs # :nodoc: the jobs that it got
 
@@ -21,6 +26,7 @@ module Qsidecar
       @headers = fields["headers"] || {}
       @enqueued_at = fields["enqueued_at"]
       @timeout_ms = fields["timeout_ms"]
+      @began = Connection.now if @timeout_ms
       @state = :held
       @next_jobs = []
     end
@@ -85,6 +91,11 @@ module Qsidecar
       @state = :lost
     end
 
+    def loss # :nodoc: why the lease was lost
+      over = @timeout_ms && Connection.now - @began > timeout - ALMOST
+      over ? format("it ran longer than its time limit of %g s", timeout) : "its lease was lost"
+    end
+
     # inspect omits the lease, because it is the right to settle.
     def inspect
       "#<#{self.class} #{@queue} #{@id} attempt #{@attempt} of #{@max_attempts} #{@state}>"
@@ -93,7 +104,7 @@ module Qsidecar
     private
 
     def settle
-      raise LeaseLost, "job #{@id}: its lease was lost before" if lost?
+      raise LeaseLost, "job #{@id}: #{loss}; another worker may have it" if lost?
 
       done = yield
       @state = :settled

@@ -359,7 +359,7 @@ module Qsidecar
     def settle(job, error)
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
-      return log(:warn, "job #{job.id} of #{job.queue} lost its lease: another worker may have it") if job.lost?
+      return log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it") if job.lost?
       return settle_behind(job, error) unless @sync || @client.session.joins?
 
       tries = 0
@@ -448,7 +448,7 @@ module Qsidecar
 
     def lost(job)
       @on_lost&.call(job)
-      log(:warn, "job #{job.id} of #{job.queue}: its lease was lost; another worker may do it too (see Job#lost?)")
+      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may do it too (see Job#lost?)")
     end
 
     def log(level, text)
