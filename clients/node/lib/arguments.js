@@ -92,7 +92,13 @@ function dump(what, name, value) {
   if (value instanceof Uint8Array) return value
   const lossy = lossyType(value)
   if (lossy) throw new TypeError(`${what}: ${name} is ${lossy}`)
-  const json = typeof value === 'object' ? JSON.stringify(value, lossless(what, name)) : JSON.stringify(value)
+  let json
+  try {
+    json = typeof value === 'object' ? JSON.stringify(value, lossless(what, name)) : JSON.stringify(value)
+  } catch (e) {
+    if (!(e instanceof TypeError || e instanceof RangeError) || e.message.startsWith(what)) throw e // of a toJSON, or of lossless
+    throw new TypeError(`${what}: ${name} can't be JSON: ${e.message}`, { cause: e })
+  }
   if (json === undefined) throw new TypeError(`${what}: ${name} is ${show(value)}, which isn't a JSON value`)
   return json
 }

@@ -45,6 +45,8 @@ test('payloads: JSON values, bytes, nothing', async (t) => {
 
 test('wrong arguments name the argument, and nothing is sent', async (t) => {
   const c = new Client({ socket: '/nowhere/x.sock' }) // a call that is sent fails with NotConnected
+  const circle = []
+  circle.push(circle)
   const wrong = [
     [() => c.enqueue(), /queue is undefined, must be a string/],
     [() => c.enqueue('q', 1, { delay: 5 }), /there is no option delay; the options are .*delayMs/],
@@ -58,6 +60,8 @@ test('wrong arguments name the argument, and nothing is sent', async (t) => {
     [() => c.enqueue('q', new Float64Array(1)), /pass bytes as a Buffer/],
     [() => c.enqueue('q', NaN), /payload is NaN/],
     [() => c.enqueue('q', () => {}), /isn't a JSON value/],
+    [() => c.enqueue('q', { n: 1n }), /^enqueue: payload has 'n', which is a BigInt, which JSON lacks: convert it/],
+    [() => c.enqueueMany([{ queue: 'q', payload: circle }]), /^enqueueMany, job 0: payload can't be JSON: Converting circular structure to JSON/],
     [() => c.enqueue('q', 1n), /BigInt/],
     [() => c.enqueueMany({ queue: 'q' }), /pass a list of jobs/],
     [() => c.enqueueMany([{ queue: 'q' }, { queue: 7 }]), /job 1: queue is 7/],

@@ -303,7 +303,7 @@ class App:
             try:
                 self._call(after, job, error)
             except BaseException as e:
-                log.exception("%r: the hook %r failed", job, after)
+                log.error("%r: the hook %r failed", job, after, exc_info=_handlers.for_log(e))
                 error = error or e
         if error is not None:
             raise error
@@ -545,7 +545,7 @@ class _ThreadPool:
             error = e
         if job.settled:  # by its function
             if error is not None:
-                log.error("%r was settled by its function, and then failed", job, exc_info=error)
+                log.error("%r was settled by its function, and then failed", job, exc_info=_handlers.for_log(error))
             return
         if job.lost:
             return log_loss(job)

@@ -171,6 +171,42 @@ class Worker(Case):
             write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
 
+    def test_a_logged_traceback_begins_in_the_function(self):
+        frames = []
+
+        @self.app.job(self.q)
+        def plain(job):
+            raise RuntimeError("plain")
+
+        @self.app.job("async." + self.q)
+        async def coroutine(job):
+            raise RuntimeError("async")
+
+        @self.app.job("hook." + self.q)
+        def nothing(job):
+            pass
+
+        @self.app.after_job
+        def after(job, error):
+            if job.queue == "hook." + self.q:
+                raise RuntimeError("hook")
+
+        for name in (self.q, "async." + self.q, "hook." + self.q):
+            self.app.enqueue(name, max_attempts=1)
+        for concurrency in (1, 2):  # 1: in the main thread
+            with self.assertLogs("qsidecar", "ERROR") as logs:
+                self.app.run(concurrency, drain=True)
+            for record in logs.records:
+                lines = logging.Formatter().formatException(record.exc_info).splitlines()
+                frames.append((lines[-1], [line.split()[-1] for line in lines if line.startswith("  File")]))
+            self.assertEqual(
+                sorted(frames),
+                [("RuntimeError: async", ["coroutine"]), ("RuntimeError: hook", ["after"]), ("RuntimeError: hook", ["after"]), ("RuntimeError: plain", ["plain"])],
+            )
+            frames.clear()
+            for name in (self.q, "async." + self.q, "hook." + self.q):
+                self.app.enqueue(name, max_attempts=1)
+
     def test_a_run_over_its_time_limit_is_logged_as_such(self):
         refused = []
 
