@@ -410,7 +410,7 @@ export namespace testing {
 
   /**
    * Until `restore`, every enqueue in this process runs its job at once. The given workers run the jobs, or all workers if none is
-   * given. A job of a queue without a worker is only recorded. Delays are ignored. The enqueue fails with what a function throws
+   * given. A job of a queue without a worker is only recorded. Delays are ignored. Other calls, such as `claim`, still need a sidecar. The enqueue fails with what a function throws
    * (`throws: false`: it is only recorded).
    */
   function inline(options?: { workers?: Worker[]; throws?: boolean }): Inline

@@ -245,6 +245,9 @@ class Client {
         return await session.request(call, began + wait + limit - now())
       } catch (e) {
         error = e
+        if (testing.inline && e instanceof errors.NotConnected) {
+          e.message = `${op}: testing.inline covers enqueue only; ${e.message}`
+        }
         Error.captureStackTrace(e) // with the caller's functions, instead of the reader's
       } finally {
         signal?.removeEventListener('abort', abort)

@@ -355,8 +355,9 @@ test('testing.inline runs jobs at once, without a sidecar', async (t) => {
   assert.deepEqual(did.jobs.map((done) => [done.queue, done.payload, done.ran]), [['mail', { to: 'ada' }, true], ['audit', 'mailed ada', false]])
   await assert.rejects(client.enqueue('fails'), /no/)
   assert.equal(did.of('fails')[0].error.message, 'no')
+  await assert.rejects(client.stats(), { name: 'NotConnected', message: /^stats: testing.inline covers enqueue only; no sidecar answers on / })
   did.restore()
-  await assert.rejects(client.enqueue('mail', 1), /no sidecar answers/)
+  await assert.rejects(client.enqueue('mail', 1), /^NotConnected: no sidecar answers/)
 })
 
 test('index.d.ts declares every export and every method', () => {

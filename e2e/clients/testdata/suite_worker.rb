@@ -250,6 +250,10 @@ class Suite
     equal [["then", :enqueued]], did.reject { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }
     equal "r", did.find { |d| d.job.payload == 5 }.result
     raises(RuntimeError) { Qsidecar::Testing.inline(worker) { @client.enqueue("kinds", 3) } }
+    Qsidecar::Testing.inline(worker) do
+      e = raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: "/nonexistent/s", &:stats) }
+      raise e.message unless e.message.start_with?("stats: Qsidecar::Testing.inline covers enqueue only; no sidecar answers on /nonexistent/s")
+    end
     equal nil, Qsidecar::Client.inline
     later = Qsidecar::Worker.new(logger: silent, **@options)
     later.job("later") { raise Qsidecar::Snooze.new(delay: 60) }

@@ -228,6 +228,10 @@ module Qsidecar
       return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
       current.settling(fields[:leases] || [fields[:lease]]) { send_repeatedly(current, op, fields, how) }
+    rescue NotConnected => e
+      raise unless Client.inline
+
+      raise NotConnected, "#{op}: Qsidecar::Testing.inline covers enqueue only; #{e.message}"
     end
 
     def enqueue_time
