@@ -392,7 +392,13 @@ class Signals {
   constructor(pool, log) {
     let received = 0
     this.#handle = () => {
-      if (++received > 1) process.exit(1)
+      if (++received > 1) {
+        try {
+          log.warn(`ended by a second signal; running jobs that use up an attempt: ${pool.busy}`)
+        } finally {
+          process.exit(1)
+        }
+      }
       log.info(`stopping; running jobs: ${pool.busy}; a second signal ends the worker at once`)
       pool.stop()
     }

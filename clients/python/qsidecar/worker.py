@@ -255,7 +255,9 @@ class App:
                 self.stop()
         if signalled or signals.received:
             log.info("stopping; running jobs: %d; a second signal ends the worker at once", pool.busy())
-        signals.exit_at_second()
+        signals.exit_at_second(
+            lambda: log.warning("ended by a second signal; running jobs that use up an attempt: %d", pool.busy())
+        )
         self._await(pool)
 
     def _await(self, pool: _ThreadPool) -> None:

@@ -521,6 +521,7 @@ class Processes(Case):
             os.kill(pid, signal.SIGTERM)
             self.assertEqual(logged.readline(), "stopping; running jobs: 1; a second signal ends the worker at once\n")
             os.kill(pid, signal.SIGTERM)
+            self.assertEqual(logged.readline(), "ended by a second signal; running jobs that use up an attempt: 1\n")
         self.assertEqual(exit_of(pid), 1)
         self.assertEqual(self.one().id, job_id)
 
