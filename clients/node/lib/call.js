@@ -29,7 +29,7 @@ class Call {
     this.abandoned = false // the caller no longer waits for the reply
     this.rebinds = false // the extend that the session sends after a reconnect
     this.timer = undefined // the end of the caller's time
-    this.ms = 0 // that time
+    this.ms = 0 // that time, over all tries
   }
 
   get settles() {

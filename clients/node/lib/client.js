@@ -238,6 +238,7 @@ class Client {
     let resent = false
     for (let tries = 1; ; tries++) {
       const call = new Call(op, fields, undefined, { until, resent })
+      call.ms = wait + limit
       const abort = () => session.cancelClaim(call, signal.reason)
       signal?.addEventListener('abort', abort, { once: true })
       let error

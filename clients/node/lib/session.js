@@ -67,7 +67,6 @@ class Session {
   request(call, ms) {
     return new Promise((resolve, reject) => {
       call.onDone = (error, reply) => (error ? reject(error) : resolve(reply))
-      call.ms = ms
       if (ms !== Infinity) call.timer = setTimeout(() => this.#timeOut(call), Math.min(Math.max(ms, 0), 2 ** 31 - 1))
       this.submit([call])
     })
