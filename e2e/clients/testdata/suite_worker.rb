@@ -47,13 +47,12 @@ class Suite
     worker = Qsidecar::Worker.new(logger: logger, **@options)
     refused = nil
     worker.job("limited") do |job|
-      over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.2
-      eventually { job.lost? && Process.clock_gettime(Process::CLOCK_MONOTONIC) > over }
+      eventually { job.lost? }
       refused = raises(Qsidecar::LeaseLost) { job.ack }.message
     end
-    id = @client.enqueue("limited", nil, timeout: 0.2, max_attempts: 1).id
+    id = @client.enqueue("limited", nil, timeout: 0.05, max_attempts: 1).id
     worker.run(drain: true)
-    over = "it ran longer than its time limit of 0.2 s"
+    over = "it ran longer than its time limit of 0.05 s"
     equal "job #{id}: #{over}; another worker may have it", refused
     lines = Array.new(out.size) { out.pop }
     equal 1, lines.count("job #{id} of limited: #{over}; another worker may have it")
