@@ -79,14 +79,17 @@ func TestWorkerLogsFailedJobs(t *testing.T) {
 func TestWorkerLogsARunOverItsTimeLimit(t *testing.T) {
 	t.Parallel()
 	_, w, log := logged(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
-	for _, limit := range []protocol.Opt[int64]{protocol.Some[int64](1), {}} {
-		job := protocol.Job{ID: "j", Queue: "q", Lease: "L", Attempt: 1, MaxAttempts: 1, TimeoutMS: limit}
+	log.want(t, "INFO qsidecar: worker started")
+	for _, c := range []struct {
+		limit protocol.Opt[int64]
+		want  string
+	}{{protocol.Some[int64](1), "ran longer than its time limit of 1ms"}, {want: "could not be settled: its lease was lost"}} {
+		job := protocol.Job{ID: "j", Queue: "q", Lease: "L", Attempt: 1, MaxAttempts: 1, TimeoutMS: c.limit}
 		w.reply(w.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
 		w.fail(w.expect(protocol.OpAck), protocol.CodeLeaseLost)
+		log.want(t, "WARN qsidecar: the job "+c.want)
 	}
 	w.stopped()
-	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job ran longer than its time limit of 1ms",
-		"WARN qsidecar: the job could not be settled: its lease was lost", "INFO qsidecar: worker stopped")
 }
 
 // TestWorkerLogsAnOutage checks that each outage and its end are logged once, whatever the
