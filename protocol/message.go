@@ -41,7 +41,8 @@ const (
 	OpCheck          Op = "check"
 )
 
-// Opt is a field that can be absent. It needs no pointer and so no allocation.
+// Opt is a field that can be absent. Its zero value is absent, and Some sets it: job.MaxAttempts = protocol.Some(int64(3)).
+// It needs no pointer and so no allocation.
 type Opt[T any] struct {
 	Value T
 	Set   bool
@@ -192,18 +193,18 @@ const (
 	OrderRotate Order = "rotate" // the queues in turn; their order in the list has no meaning
 )
 
-// NewJob is a job as a producer describes it.
+// NewJob is a job as a producer describes it. Some sets the fields that can be absent.
 type NewJob struct {
 	Queue       string
 	Payload     []byte
-	Priority    int64 // -32768…32767
-	DelayMS     Opt[int64]
-	RunAt       Opt[int64]
-	Key         string // empty: none
-	Group       string // empty: none
-	Headers     map[string]string
-	MaxAttempts Opt[int64]
-	TimeoutMS   Opt[int64]
+	Priority    int64             // -32768…32767; a higher one comes first
+	DelayMS     Opt[int64]        // milliseconds until it is ready: Some((5 * time.Second).Milliseconds())
+	RunAt       Opt[int64]        // in place of DelayMS: when it is ready, in milliseconds since 1970, as time.Time.UnixMilli returns
+	Key         string            // idempotency key; empty: none
+	Group       string            // empty: none
+	Headers     map[string]string // nil: none
+	MaxAttempts Opt[int64]        // absent: the queue's
+	TimeoutMS   Opt[int64]        // milliseconds that a run can take; absent: the queue's
 }
 
 // State is the state of a job.
@@ -324,11 +325,11 @@ type Job struct {
 	MaxAttempts int64
 	Fence       int64
 	Priority    int64
-	EnqueuedAt  int64
-	TimeoutMS   Opt[int64]
+	EnqueuedAt  int64      // in milliseconds since 1970, by the database's clock: time.UnixMilli returns the time
+	TimeoutMS   Opt[int64] // milliseconds that this run can take; absent: no limit
 	Headers     map[string]string
 	Key         string
-	LastError   string
+	LastError   string // of the last failed attempt; empty: none
 }
 
 // JobView is a job as peek shows it.

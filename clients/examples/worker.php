@@ -52,7 +52,7 @@ final class Sidecar
             $this->socket ??= @stream_socket_client("unix://$path") ?: null;
         }
         if ($this->socket === null) {
-            $this->silent || fwrite(STDERR, 'no sidecar answers on ' . implode(' or ', $this->paths) . ", trying again\n");
+            $this->silent || fwrite(STDERR, 'no sidecar answers on ' . implode(' or ', $this->paths) . ": start one, or name its socket in QSIDECAR_SOCKET; trying again\n");
             $this->silent = true;
             return null;
         }

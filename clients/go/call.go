@@ -3,6 +3,7 @@ package qsidecar
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -138,7 +139,7 @@ func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 	case queued:
 		c.queue = slices.DeleteFunc(c.queue, func(q *call) bool { return q == cl })
 		c.finishLocked(cl, result{})
-		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.resent, Err: cause}
+		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.resent, Err: fmt.Errorf("no sidecar took it on %s: %w", c.opts.Socket, cause)}
 	}
 	cl.abandoned = true
 	if cl.req.Op == protocol.OpClaim || cl.req.Claim != nil {

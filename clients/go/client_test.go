@@ -23,8 +23,8 @@ func TestDialErrors(t *testing.T) {
 	t.Parallel()
 	_, err := qsidecar.Dial(t.Context(), qsidecar.Options{Socket: filepath.Join(t.TempDir(), "none")})
 	var de *qsidecar.DialError
-	if !errors.As(err, &de) || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a socket: %v, want a DialError that is fs.ErrNotExist", err)
+	if !errors.As(err, &de) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "start one, or name its socket in QSIDECAR_SOCKET") {
+		t.Errorf("without a socket: %v, want a DialError that is fs.ErrNotExist, and what to do", err)
 	}
 }
 

@@ -28,10 +28,15 @@ type DialError struct {
 // Error implements error.
 func (e *DialError) Error() string {
 	if tried, ok := errors.AsType[triedError](e.Err); ok {
-		return fmt.Sprintf("no sidecar answers on %v", tried)
+		return fmt.Sprintf("no sidecar answers on %v: %s", tried, startOne)
+	}
+	if notListening(e.Err) {
+		return fmt.Sprintf("no sidecar answers on %s (%v): %s", e.Socket, e.Err, startOne)
 	}
 	return fmt.Sprintf("no sidecar answers on %s: %v", e.Socket, e.Err)
 }
+
+const startOne = "start one, or name its socket in QSIDECAR_SOCKET"
 
 // Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }

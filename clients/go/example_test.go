@@ -16,6 +16,7 @@ import (
 func ExampleWorker() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	worker := &qsidecar.Worker{
 		Queues:      []string{"mail", "resize"},
 		Concurrency: 8,

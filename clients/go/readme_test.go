@@ -24,7 +24,10 @@ func readmeClient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job.Key = "welcome-ada"
+	job.Key = "welcome-ada"                                       // a second enqueue with it stores nothing
+	job.Priority = 10                                             // a higher one comes first
+	job.DelayMS = protocol.Some((5 * time.Second).Milliseconds()) // or RunAt: milliseconds since 1970, as time.Time.UnixMilli returns
+	job.MaxAttempts = protocol.Some[int64](3)                     // an Opt is absent, or Some
 	stored, err := c.Enqueue(ctx, job)
 	if err != nil || stored.ID == "" {
 		return errors.Join(err, errors.New("no id"))
@@ -87,6 +90,9 @@ func TestReadme(t *testing.T) {
 	done := later(func() (struct{}, error) { return struct{}{}, readmeClient(t.Context()) })
 	p := s.accept()
 	enqueue := p.expect(protocol.OpEnqueue)
+	if got := enqueue.Job; got.Priority != 10 || got.DelayMS.Or(0) != 5000 || got.MaxAttempts.Or(0) != 3 {
+		t.Errorf("the job is %+v, want the README's options", got)
+	}
 	p.reply(enqueue, &protocol.Reply{OK: true, Enqueued: &protocol.EnqueuedJob{ID: "17"}})
 	p.jobs(p.expect(protocol.OpClaim), "L1")
 	p.settled(p.expect(protocol.OpAck), "acked", 1)

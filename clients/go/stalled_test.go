@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,9 @@ func TestCallsEndWhileNothingIsRead(t *testing.T) {
 		for _, err := range []error{ackErr, claimErr} {
 			if errors.Is(err, qsidecar.ErrUnknownOutcome) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("behind it: %v, want that it was not sent", err)
+			}
+			if want := "not sent: no sidecar took it on piped: "; !strings.Contains(err.Error(), want) {
+				t.Errorf("behind it: %v, want %q in it", err, want)
 			}
 		}
 		if took := time.Since(began); took != 5*time.Second {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -166,6 +167,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	start.Info("qsidecar: worker started", "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
+	defer r.logStop(ctx)()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.base = context.WithoutCancel(ctx)
@@ -238,6 +240,24 @@ func (w *workerRun) dial(ctx context.Context) (err error) {
 		}
 		if !pause(ctx, backoff(tries)) {
 			return err
+		}
+	}
+}
+
+// logStop logs the end of ctx: while a long job runs, the program would otherwise seem to ignore the signal. end waits
+// for the log, or cancels it.
+func (w *workerRun) logStop(ctx context.Context) (end func()) {
+	logged := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(logged)
+		w.mu.Lock()
+		running := len(w.jobs)
+		w.mu.Unlock()
+		w.log.Info("qsidecar: worker stopping", "running_jobs", running)
+	})
+	return func() {
+		if !cancel() {
+			<-logged
 		}
 	}
 }
@@ -384,6 +404,7 @@ func (w *workerRun) returnJobs(jobs []protocol.Job) {
 func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	handling, cancel := context.WithCancelCause(w.handlers)
 	defer cancel(nil)
+	began := time.Now()
 	if ms, ok := job.TimeoutMS.Get(); ok {
 		var done context.CancelFunc
 		handling, done = context.WithTimeout(handling, time.Duration(ms)*time.Millisecond)
@@ -411,7 +432,7 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		return nil
 	case errors.Is(context.Cause(handling), ErrLost):
 		w.settler.End()
-		w.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
+		w.jobLog(&job.Job).Warn("qsidecar: "+lossText(&job.Job, began, "the job's lease was lost while it ran: another worker can have it"), "error", err)
 		return nil
 	}
 	if err != nil {
@@ -421,7 +442,21 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		level, text := failureLog(job, err)
 		w.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}
-	return w.settle(ctx, newOutcome(job, err))
+	o := newOutcome(job, err)
+	o.began = began
+	return w.settle(ctx, o)
+}
+
+// almost is how long before its time limit a run that lost its lease was ended by the limit. The sidecar counts the run from the
+// commit of the claim.
+const almost = 100 * time.Millisecond
+
+// lossText returns why the lease of a job was lost: its time limit, or else the given text.
+func lossText(job *protocol.Job, began time.Time, otherwise string) string {
+	if ms, ok := job.TimeoutMS.Get(); ok && time.Since(began) > time.Duration(ms)*time.Millisecond-almost {
+		return fmt.Sprintf("the job ran longer than its time limit of %v", time.Duration(ms)*time.Millisecond)
+	}
+	return otherwise
 }
 
 func (w *workerRun) jobLog(job *protocol.Job) *slog.Logger {
@@ -436,11 +471,23 @@ func (w *workerRun) handle(ctx context.Context, job *Job) (err error) {
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				err = fmt.Errorf("panic: %v\n%s", p, panicStack(string(debug.Stack())))
 			}
 		}()
 		err = w.Handler(ctx, job)
 	}()
 	<-done
 	return err
+}
+
+// panicStack cuts the frames of this package and of panic from the top of a stack, so that it begins where the handler
+// panicked.
+func panicStack(stack string) string {
+	_, after, found := strings.Cut(stack, "\npanic(")
+	_, after, hasFile := strings.Cut(after, "\n")
+	_, after, hasMore := strings.Cut(after, "\n")
+	if !found || !hasFile || !hasMore {
+		return stack
+	}
+	return after
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,14 +14,21 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// lines is a log handler that sends each record's level, text and error to a channel.
+// lines is a log handler that sends each record's level and text to a channel, and how many jobs run.
 type lines chan string
 
 func (l lines) Enabled(context.Context, slog.Level) bool { return true }
 func (l lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
 func (l lines) WithGroup(string) slog.Handler            { return l }
 func (l lines) Handle(_ context.Context, r slog.Record) error {
-	l <- r.Level.String() + " " + r.Message
+	line := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "running_jobs" && a.Value.Int64() > 0 {
+			line += " " + a.String()
+		}
+		return true
+	})
+	l <- line
 	return nil
 }
 
@@ -64,7 +72,24 @@ func TestWorkerLogsFailedJobs(t *testing.T) {
 	}
 	w.stopped()
 	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead",
-		"ERROR qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopped")
+		"ERROR qsidecar: the job will be tried again", "ERROR qsidecar: the job is dead, after its last attempt", "INFO qsidecar: worker stopping", "INFO qsidecar: worker stopped")
+}
+
+// TestWorkerLogsARunOverItsTimeLimit checks the text about a job whose time limit was over before its settle.
+func TestWorkerLogsARunOverItsTimeLimit(t *testing.T) {
+	t.Parallel()
+	_, w, log := logged(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	log.want(t, "INFO qsidecar: worker started")
+	for _, c := range []struct {
+		limit protocol.Opt[int64]
+		want  string
+	}{{protocol.Some[int64](1), "ran longer than its time limit of 1ms"}, {want: "could not be settled: its lease was lost"}} {
+		job := protocol.Job{ID: "j", Queue: "q", Lease: "L", Attempt: 1, MaxAttempts: 1, TimeoutMS: c.limit}
+		w.reply(w.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
+		w.fail(w.expect(protocol.OpAck), protocol.CodeLeaseLost)
+		log.want(t, "WARN qsidecar: the job "+c.want)
+	}
+	w.stopped()
 }
 
 // TestWorkerLogsAnOutage checks that each outage and its end are logged once, whatever the
@@ -90,7 +115,7 @@ func TestWorkerLogsAnOutage(t *testing.T) {
 	w.peer = s.accept()
 	log.want(t, "WARN qsidecar: jobs can be claimed again")
 	w.stopped()
-	log.want(t, "INFO qsidecar: worker stopped")
+	log.want(t, "INFO qsidecar: worker stopping", "INFO qsidecar: worker stopped")
 	if len(log) > 0 {
 		t.Errorf("the log has %d lines more", len(log))
 	}
@@ -133,5 +158,53 @@ func TestWorkerConnectsWhileItsLogWaits(t *testing.T) {
 	close(log.done)
 	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: can't claim jobs", "WARN qsidecar: jobs can be claimed again")
 	w.stopped()
+	log.want(t, "INFO qsidecar: worker stopping", "INFO qsidecar: worker stopped")
+}
+
+// TestWorkerLogsThatItStops checks that the end of Run's context is logged while a job still runs.
+func TestWorkerLogsThatItStops(t *testing.T) {
+	t.Parallel()
+	begun, gate := make(chan struct{}), make(chan struct{})
+	_, w, log := logged(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error {
+		close(begun)
+		<-gate
+		return nil
+	}})
+	w.jobs(w.expect(protocol.OpClaim), "L1")
+	testwait.Closed(t, "the job runs", begun)
+	w.stop()
+	log.want(t, "INFO qsidecar: worker started", "INFO qsidecar: worker stopping running_jobs=1")
+	close(gate)
+	w.settled(w.expect(protocol.OpAck), "acked", 1)
+	w.stopped()
 	log.want(t, "INFO qsidecar: worker stopped")
 }
+
+// TestWorkerLogsWhereAHandlerPanicked checks that the stack of a panic begins with the handler.
+func TestWorkerLogsWhereAHandlerPanicked(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]qsidecar.Handler{
+		"a value":       func(context.Context, *qsidecar.Job) error { panic("boom") },
+		"a nil pointer": func(context.Context, *qsidecar.Job) error { noJob().Result = nil; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := work(t, qsidecar.Worker{Handler: handler})
+			w.jobs(w.expect(protocol.OpClaim), "L1")
+			req := w.expect(protocol.OpNack)
+			var frames []string
+			for line := range strings.Lines(req.Error) {
+				if !strings.HasPrefix(line, "\t") && !strings.HasPrefix(line, "runtime.") { // runtime.panicmem and runtime.sigpanic
+					frames = append(frames, line)
+				}
+			}
+			if len(frames) < 2 || !strings.Contains(frames[1], "TestWorkerLogsWhereAHandlerPanicked") {
+				t.Errorf("the error is\n%s\nwant the handler's frame first", req.Error)
+			}
+			w.settled(req, "nacked", 1)
+			w.stopped()
+		})
+	}
+}
+
+func noJob() *qsidecar.Job { return nil }

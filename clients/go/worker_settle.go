@@ -29,6 +29,7 @@ func retryable(err error) bool {
 // outcome is how a job ended, and what its settle showed so far.
 type outcome struct {
 	job      protocol.Job // without its payload
+	began    time.Time
 	request  protocol.Request
 	tries    int  // that failed
 	refused  bool // the sidecar rejected the handler's outcome, and request is a failed attempt for that
@@ -91,7 +92,7 @@ func (w *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool
 		log.Info("qsidecar: the job was settled by an earlier try, or was lost")
 		return false
 	case IsLost(err):
-		log.Warn("qsidecar: the job could not be settled: its lease was lost")
+		log.Warn("qsidecar: " + lossText(&o.job, o.began, "the job could not be settled: its lease was lost"))
 		w.reportLost(o.job.Lease)
 		return false
 	case !o.refused && rejected(err): // its Result, Then or Delay are invalid, which is the handler's mistake

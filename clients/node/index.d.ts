@@ -207,8 +207,8 @@ export class Client {
   close(): Promise<void>
 }
 
-/** A job that was claimed, and the right to settle it. */
-export interface Job {
+/** A job that was claimed, and the right to settle it. `P` is the type of its payload, which isn't checked. */
+export interface Job<P = any> {
   readonly id: string
   readonly queue: string
   /** The right to settle the job. Do not log it. */
@@ -227,7 +227,7 @@ export interface Job {
   /** The message of the last failed attempt. */
   readonly lastError?: string
   /** The payload as a JSON value, null if it is empty. Throws a `TypeError` if the bytes aren't JSON in UTF-8. */
-  readonly payload: any
+  readonly payload: P
   /** The bytes of the payload. */
   readonly raw: Buffer
   /** Whether this process has settled it. */
@@ -253,7 +253,7 @@ export interface Job {
 }
 
 /** Runs a job. What it returns or throws settles the job. */
-export type Handler = (job: Job) => unknown
+export type Handler<P = any> = (job: Job<P>) => unknown
 
 /** The functions of a worker by queue. With `result: true` the returned value is kept with the job. */
 export type Handlers = Record<string, Handler | { run: Handler; result?: boolean }>
@@ -420,7 +420,7 @@ export namespace testing {
 
   /**
    * Until `restore`, every enqueue in this process runs its job at once. The given workers run the jobs, or all workers if none is
-   * given. A job of a queue without a worker is only recorded. Delays are ignored. The enqueue fails with what a function throws
+   * given. A job of a queue without a worker is only recorded. Delays are ignored. Other calls, such as `claim`, still need a sidecar. The enqueue fails with what a function throws
    * (`throws: false`: it is only recorded).
    */
   function inline(options?: { workers?: Worker[]; throws?: boolean }): Inline

@@ -53,7 +53,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"work", "mail", "--", ""}, nil},
 		{[]string{"retry", "dying", ""}, []string{id}},
 		{[]string{"retry", "dying", id, ""}, nil},
-		{[]string{"show", "7", "--queue", "sm"}, []string{"sms"}},
+		{[]string{"show", "sm"}, []string{"sms"}},
 		{[]string{"peek", "mail", "--state", ""}, states},
 		{[]string{"purge", "mail", "--state", ""}, slices.DeleteFunc(slices.Clone(states), func(s string) bool { return s == "claimed" })},
 		{[]string{"serve", "--log-level", ""}, []string{"debug", "info", "warn", "error"}},

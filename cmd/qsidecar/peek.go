@@ -115,23 +115,23 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 }
 
 func (a *app) showCommand() *cobra.Command {
-	var queue string
 	cmd := &cobra.Command{
-		Use:   "show ID",
+		Use:   "show [QUEUE] ID",
 		Short: "Show everything about one job",
 		Long: `Show everything about the job with an ID, in any state: its times (UTC), payload, headers,
 result and each failed attempt. Tables and databases count their jobs on their own, so
-more than one job can have the ID: all of them are shown, or that of --queue.
+more than one job can have the ID: all of them are shown, or that of the QUEUE.
 
 ` + exitCodes,
-		Example: "  qsidecar show 17\n  qsidecar show 17 --queue mail --json",
-		Args:    argCount(1, 1, "the id of a job"),
+		Example: "  qsidecar show 17\n  qsidecar show mail 17 --json",
+		Args:    argCount(1, 2, "the id of a job, and at most its queue before"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "" {
+			queue, id := strings.Join(args[:len(args)-1], ""), args[len(args)-1]
+			if id == "" {
 				return usagef("an id is empty")
 			}
-			none := &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", args[0])}
-			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: args}, none, func(jobs []protocol.JobView) error {
+			none := &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", id)}
+			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: []string{id}}, none, func(jobs []protocol.JobView) error {
 				texts := make([]string, len(jobs))
 				for i, v := range jobs {
 					texts[i] = wiretext.Job(v)
@@ -140,7 +140,6 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 			})
 		},
 	}
-	cmd.Flags().StringVar(&queue, "queue", "", "the job of this `QUEUE` alone")
 	return a.jsonFlag(cmd)
 }
 

@@ -37,7 +37,7 @@ queues:
 	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--raw", "--key", "k1", "--header", "lang=en"))
 	h.must(0, "nack", h.claim("mail").Lease, "--error", "421 try\nagain", "--delay", "0")
 	h.must(0, "nack", h.claim("mail").Lease, "--dead", "--error", "no route")
-	for _, command := range [][]string{{"peek", "orders"}, {"peek", "orders", "--json"}, {"show", "1", "--queue", "orders"}} {
+	for _, command := range [][]string{{"peek", "orders"}, {"peek", "orders", "--json"}, {"show", "orders", "1"}} {
 		if out := h.must(0, command...); strings.Contains(out, "enqueued") || strings.Contains(out, "h ") {
 			t.Errorf("%v shows a time for a job without one:\n%s", command, out)
 		}
@@ -64,7 +64,7 @@ queues:
 		t.Errorf("peek without a queue shows\n%s", out)
 	}
 
-	out := h.must(0, "show", id, "--queue", "mail")
+	out := h.must(0, "show", "mail", id)
 	for _, want := range []string{"\nqueue        mail\n", "\nstate        dead\n", "\nattempt      2/20\n", "\nkey          k1\n", "\nheader       lang: en\n", "\nfinished     20",
 		"\npayload      to: ada\n             from: \uFFFD[31mbob\n", "attempt 1 at 20", "\n             421 try\n             again\n", "attempt 2 at 20", "\n             no route\n"} {
 		if !strings.Contains(out, want) {

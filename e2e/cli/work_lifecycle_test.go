@@ -138,6 +138,20 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	}
 }
 
+// TestWorkLogsATimeLimit checks the log of a command that runs longer than the time limit of its job.
+func TestWorkLogsATimeLimit(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	a := s.Start("a")
+	a.Dial().Must(kit.Msg{"op": "enqueue", "queue": "q", "timeout_ms": 1, "max_attempts": 1})
+	w := a.Work("q", "--", "sleep", "1000")
+	testwait.Until(t, "the log names the limit", func() bool {
+		return strings.Contains(w.Diag.String(), "attempt 1 of 1: it ran longer than its time limit of 1ms and was stopped")
+	})
+	w.Signal(syscall.SIGTERM)
+	w.WaitExit(0)
+}
+
 // TestWorkSidecarRestarts restarts the sidecar under a command that outlives all old leases. Its
 // job is acked and was delivered once.
 func TestWorkSidecarRestarts(t *testing.T) {

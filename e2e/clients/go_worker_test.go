@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -30,32 +31,87 @@ func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
 	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.GoWorker(t, sc) })
 }
 
-// TestGoExample runs the example of the package's README unchanged, in its own module.
-func TestGoExample(t *testing.T) {
-	t.Parallel()
-	root := kit.Path(".")
-	dir := t.TempDir()
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+// goModules returns an environment in which go uses the modules of this repository's cache, and no network.
+func goModules(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{
-		"main.go": readmeExample(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
-		"go.mod": "module example\n\ngo 1.26\n\nrequire github.com/qsidecar/qsidecar v0.0.0\n\nreplace github.com/qsidecar/qsidecar => " + root + "\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	dirs := strings.Fields(string(out))
+	return []string{"GOMODCACHE=" + dirs[0], "GOCACHE=" + dirs[1], "GOPROXY=off", "GOSUMDB=off", "GOFLAGS="}
+}
+
+// buildGoExample builds a program with the commands of the package's README, and returns its path.
+func buildGoExample(t *testing.T, program string) string {
+	t.Helper()
+	readme := kit.Path("clients/go/README.md")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-mod=mod", "-o", "example", ".")
-	build.Dir = dir
-	if out, err := build.CombinedOutput(); err != nil {
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "<!-- install -->\n```sh\n")
+	script, _, found := strings.Cut(after, "```")
+	if !found {
+		t.Fatalf("%s has no block of sh below <!-- install -->", readme)
+	}
+	install := exec.CommandContext(t.Context(), "sh", "-euc", script)
+	install.Dir = dir
+	install.Env = append(append(os.Environ(), goModules(t)...), "REPOSITORY="+kit.Path("."))
+	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return filepath.Join(dir, "app")
+}
+
+// TestGoExampleEndsAtASecondSignal runs the example of the package's README with a job that doesn't end.
+func TestGoExampleEndsAtASecondSignal(t *testing.T) {
+	t.Parallel()
+	const work = "fmt.Printf(\"hello, %s\\n\", name)\n"
+	program := readmeExample(t, kit.Path("clients/go/README.md"), "go")
+	if !strings.Contains(program, work) {
+		t.Fatalf("the example has no line %q", work)
+	}
+	sc := kit.NewSite(t).Start("a")
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": `"Ada"`})
+	var log kit.LockedBuffer
+	cmd := exec.CommandContext(t.Context(), buildGoExample(t, strings.Replace(program, work, work+"select {}\n", 1)))
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	testwait.Until(t, "the job runs", func() bool { return strings.Contains(log.String(), "hello, Ada") })
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the worker logs the first signal", func() bool { return strings.Contains(log.String(), "worker stopping running_jobs=1") })
+	testwait.Until(t, "it ends at a further signal", func() bool {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails once it has ended
+		return len(ended) > 0
+	})
+	if err := <-ended; err == nil {
+		t.Error("it ended with 0")
+	}
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v, want SIGTERM; its log:\n%s", cmd.ProcessState, log.String())
+	}
+}
+
+// TestGoExample runs the example of the package's README unchanged, in its own module.
+func TestGoExample(t *testing.T) {
+	t.Parallel()
+	program := buildGoExample(t, readmeExample(t, kit.Path("clients/go/README.md"), "go"))
 	s := kit.NewSite(t)
 	sc := s.Start("a")
 	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": `"Ada"`})
-	cmd := exec.Command(filepath.Join(dir, "example"))
+	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -64,40 +66,95 @@ func TestNodeSuite(t *testing.T) {
 	}
 }
 
-// TestNodeTypes compiles programs that use the package's types, with every check of the compiler.
-func TestNodeTypes(t *testing.T) {
-	t.Parallel()
+// typeScriptFolder returns a folder in which the package and the TypeScript compiler are installed, and its files of a folder.
+func typeScriptFolder(t *testing.T, files ...string) string {
+	t.Helper()
 	folder := kit.Path("e2e/clients/testdata/types")
 	packages, err := clientlib.NpmPackages(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "node_modules") // beside the programs, where the compiler looks for types
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir := t.TempDir()
+	modules := filepath.Join(dir, "node_modules") // beside the programs, where the compiler looks for types
+	if err := os.MkdirAll(filepath.Join(modules, ".bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, path := range map[string]string{
-		"qsidecar":     filepath.Join(clientlib.NodeHome(t), "node_modules", "qsidecar"),
-		"@types":       filepath.Join(packages, "node_modules", "@types"),
-		"undici-types": filepath.Join(packages, "node_modules", "undici-types"), // @types/node imports it
-	} {
-		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+	own := filepath.Join(clientlib.NodeHome(t), "node_modules", "qsidecar")
+	links := map[string]string{"qsidecar": own, ".bin/qsidecar-node": filepath.Join(own, "bin", "qsidecar-node.js")}
+	for _, name := range []string{"@types", "undici-types", "tsx", ".bin/tsc"} { // @types/node imports undici-types
+		links[name] = filepath.Join(packages, "node_modules", name)
+	}
+	for name, path := range links {
+		if err := os.Symlink(path, filepath.Join(modules, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"consumer.mts", "consumer.cts", "tsconfig.json"} {
+	for _, name := range files {
 		text, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(filepath.Dir(dir), name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, name), string(text))
 	}
-	tsc := exec.CommandContext(testwait.Context(t), "node", filepath.Join(packages, "node_modules", "typescript", "bin", "tsc"), "--preserveSymlinks")
-	tsc.Dir = filepath.Dir(dir)
+	return dir
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNodeTypes compiles programs that use the package's types, with every check of the compiler.
+func TestNodeTypes(t *testing.T) {
+	t.Parallel()
+	tsc := exec.CommandContext(testwait.Context(t), "node", "node_modules/.bin/tsc", "--preserveSymlinks")
+	tsc.Dir = typeScriptFolder(t, "consumer.mts", "consumer.cts", "tsconfig.json")
 	if out, err := tsc.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestNodeTypeScript runs a worker of the page on Node in TypeScript, as the page does: compiled to both kinds of modules, and not
+// compiled. It compiles the example of the package's README in the same project.
+func TestNodeTypeScript(t *testing.T) {
+	t.Parallel()
+	example := readmeExample(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
+	for _, kind := range []string{"module", "commonjs"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			sc := kit.NewSite(t).Start("a")
+			dir := typeScriptFolder(t)
+			script := ""
+			for _, b := range testdocs.Blocks(t, kit.Path("docs/how-to/node.md")) {
+				file, isFile := strings.CutPrefix(b.Mark, fileMark)
+				switch {
+				case !slices.Contains(b.Headings, "## TypeScript"):
+				case isFile:
+					write(t, filepath.Join(dir, file), strings.Replace(b.Text, `"outDir"`, `"preserveSymlinks": true, "outDir"`, 1))
+				case b.Mark == "not run: TestNodeTypeScript runs it":
+					script += b.Text
+				}
+			}
+			if n := strings.Count(script, " src/worker.ts") + strings.Count(script, " dist/worker.js"); n != 2 {
+				t.Fatalf("the page runs %d workers, want a compiled one and one that is not:\n%s", n, script)
+			}
+			if kind == "module" {
+				write(t, filepath.Join(dir, "src", "greet.ts"), example)
+			}
+			write(t, filepath.Join(dir, "package.json"), `{"type": "`+kind+`"}`)
+			cmd := exec.CommandContext(testwait.Context(t), "bash", "-eu", "-c", script)
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PATH="+filepath.Dir(kit.Binary)+":"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			if n := strings.Count(string(out), "welcome, ADA"); n != 2 || err != nil {
+				t.Errorf("%d jobs have run, want 2 (%v):\n%s", n, err, out)
+			}
+		})
 	}
 }
 

@@ -231,6 +231,9 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 		programs["python3"] = python
 		env = append(env, "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+path)
 	}
+	if strings.Contains(script, "go test") {
+		env = append(env, goModules(t)...)
+	}
 	if strings.Contains(script, "DATABASE_URL") {
 		_, server := kit.NewPostgresSite(t)
 		env = append(env, "DATABASE_URL="+server.URL)

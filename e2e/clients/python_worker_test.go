@@ -35,7 +35,7 @@ func TestPythonExample(t *testing.T) {
 	}
 	cmd := exec.Command(clientlib.PythonEnv(t, clientlib.PythonPackage), file)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=1")
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

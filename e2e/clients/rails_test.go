@@ -52,6 +52,8 @@ func TestRails(t *testing.T) {
 			if version == "7.2." {
 				railsEnqueueAll(app, worker("false"))
 			}
+			railsMisspelt(worker("qsidecar-work --rails --drain -q default -q mial"))
+			railsMinimal(t, sc, suite)
 			w := worker("ruby test/jobs_test.rb")
 			w.Start()
 			w.WaitExit()
@@ -174,13 +176,44 @@ func railsKilled(w *clientlib.Worker, app *clientlib.RailsApp) {
 	}
 }
 
+// railsMisspelt runs a worker on a queue that no job class has.
+func railsMisspelt(w *clientlib.Worker) {
+	w.T.Helper()
+	w.Start()
+	w.WaitExit()
+	if out := w.Output.String(); !strings.Contains(out, "no job class has the queue mial, only default, ") {
+		w.T.Errorf("the worker prints\n%s\nwant a warning about the queue", out)
+	}
+}
+
+// railsMinimal runs the generator in an application that doesn't load Active Job, as "rails new --minimal" writes it.
+func railsMinimal(t *testing.T, sc *kit.Sidecar, suite string) {
+	t.Helper()
+	for name, commented := range map[string]string{"commented": "# require \"active_job/railtie\"\n", "missing": ""} {
+		app := clientlib.NewRailsApp(t, suite, filepath.Join(t.TempDir(), name))
+		text := strings.NewReplacer("require \"active_job/railtie\"\n", commented, "require \"action_mailer/railtie\"\n", "").Replace(app.Read("config/application.rb"))
+		text = regexp.MustCompile(`(?m)^.*config\.action_mailer.*\n`).ReplaceAllString(text, "")
+		app.Write("config/application.rb", text)
+		app.UseGem()
+		if out := app.Run(nil, "ruby", "bin/rails", "generate", "qsidecar:install"); !strings.Contains(out, "require \"active_job/railtie\"") {
+			t.Errorf("%s: the generator prints\n%s\nwant the line that it adds", name, out)
+		}
+		if out := app.Run([]string{"QSIDECAR_SOCKET=" + sc.Socket}, "ruby", "bin/rails", "runner", "p ActiveJob::Base.queue_adapter"); !strings.Contains(out, "QsidecarAdapter:") ||
+			!strings.HasSuffix(out, " @client=#<Qsidecar::Client "+sc.Socket+">>\n") {
+			t.Errorf("%s: the adapter is %q", name, out)
+		}
+	}
+}
+
 // railsEnqueueAll runs perform_all_later, and enqueues in transactions.
 func railsEnqueueAll(app *clientlib.RailsApp, w *clientlib.Worker) {
 	w.T.Helper()
 	out := runner(app, w, "script/enqueue_all.rb")
 	for _, want := range []string{
 		"stored 1500 in 2 requests, ids 1500\n",
-		"stored 7, and ActiveJob::EnqueueError: Qsidecar::BadRequest: ",
+		"stored 7, and ActiveJob::EnqueueError: Qsidecar::BadRequest: priority 1000000 is out of range: -32767 to 32768\n",
+		"rejected: Qsidecar::BadRequest: queue",
+		"rejected: Qsidecar::BadRequest: an argument of NoteJob can't be JSON (encode bytes, with Base64 for example): ",
 		"stored 3 in 3 requests\n",
 		"before the commit: 0\n",
 		"not connected: [[false, ActiveJob::EnqueueError]]\n",

@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 )
 
 // shellBlocks returns the shell blocks of a page in order.
@@ -69,5 +71,33 @@ func TestOneVersion(t *testing.T) {
 	}
 	if len(versions) != 1 {
 		t.Errorf("the clients have the versions %v, want one", versions)
+	}
+}
+
+// TestPackagesHaveTheLicense checks that the packages that a checkout builds contain the license, as those of a release do.
+func TestPackagesHaveTheLicense(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile(kit.Path("LICENSE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, gems := clientlib.RubyGem(t)
+	python := clientlib.PythonEnv(t, clientlib.PythonPackage)
+	for name, pattern := range map[string]string{
+		"gem":   filepath.Join(filepath.Dir(gems), "gems", "qsidecar-*", "LICENSE"),
+		"npm":   filepath.Join(clientlib.NodeHome(t), "node_modules", "qsidecar", "LICENSE"),
+		"wheel": filepath.Join(filepath.Dir(filepath.Dir(python)), "lib", "python3*", "site-packages", "qsidecar-*.dist-info", "LICENSE"),
+	} {
+		found, err := filepath.Glob(pattern)
+		if name == "wheel" && len(found) == 0 { // newer versions of setuptools
+			found, err = filepath.Glob(filepath.Join(filepath.Dir(pattern), "licenses", "LICENSE"))
+		}
+		if err != nil || len(found) != 1 {
+			t.Errorf("the %s has the licenses %v (%v), want one", name, found, err)
+			continue
+		}
+		if got, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s isn't the license (%v)", found[0], err)
+		}
 	}
 }

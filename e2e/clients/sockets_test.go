@@ -237,6 +237,9 @@ func TestClosedSocketIsPassedOver(t *testing.T) {
 					t.Errorf("the error doesn't list %s: %s", path, out)
 				}
 			}
+			if name != "shell" && name != "stdio" && !(strings.Contains(string(out), "start one") && strings.Contains(string(out), "QSIDECAR_SOCKET")) {
+				t.Errorf("the error doesn't name the cure: %s", out)
+			}
 		})
 	}
 }

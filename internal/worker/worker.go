@@ -11,6 +11,7 @@ import (
 	"time"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -135,11 +136,33 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 	if o := w.opts; len(o.Queues) > 1 && !o.Once && !o.Drain { // a cron job that works reports nothing
 		w.logf("queues %s %s", strings.Join(o.Queues, ", "), orderText[o.Order])
 	}
+	logged := w.logStop(stop)
 	err = w.runJobs(stop, abort)
+	logged()
 	if e := w.starter.close(); e != nil {
 		w.logf("the guard ended: %v", e)
 	}
 	return err
+}
+
+// logStop logs the end of stop if jobs run: the worker would otherwise seem to ignore the signal. end waits for the log, or
+// cancels it.
+func (w *Worker) logStop(stop context.Context) (end func()) {
+	logged := make(chan struct{})
+	cancel := context.AfterFunc(stop, func() {
+		defer close(logged)
+		w.mu.Lock()
+		running := len(w.running)
+		w.mu.Unlock()
+		if running > 0 {
+			w.logf("stopping; running jobs: %d; a second signal ends the worker at once", running)
+		}
+	})
+	return func() {
+		if !cancel() {
+			<-logged
+		}
+	}
 }
 
 // LostLeases stops the commands whose leases are lost.
@@ -240,7 +263,12 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	defer w.forget(job.Lease)
 	v := outcome{reason: errJobLost.Error()}
 	if ctx.Err() == nil {
+		began := time.Now()
 		v = w.runIn(ctx, r, job)
+		limit := time.Duration(job.TimeoutMS.Or(0)) * time.Millisecond
+		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-lateGrace {
+			v.reason = fmt.Sprintf("it ran longer than its time limit of %s and was stopped", textfmt.FormatDuration(limit))
+		}
 	}
 	if v.reason != "" {
 		trace := ""

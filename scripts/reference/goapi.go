@@ -14,7 +14,7 @@ import (
 )
 
 // protocolTypes are the types of package protocol that the client's calls take and return.
-var protocolTypes = []string{"NewJob", "EnqueuedJob", "Job", "JobView", "QueueStat", "HelloReply", "Error", "Code"}
+var protocolTypes = []string{"NewJob", "Opt", "EnqueuedJob", "Job", "JobView", "QueueStat", "HelloReply", "Error", "Code"}
 
 // goPage returns the page of the Go client's API.
 func goPage(root string) (string, error) {
@@ -28,7 +28,9 @@ func goPage(root string) (string, error) {
 	}
 	wire.Types = slices.DeleteFunc(wire.Types, func(t *doc.Type) bool { return !slices.Contains(protocolTypes, t.Name) })
 	for _, t := range wire.Types {
-		t.Funcs, t.Methods = nil, nil
+		if t.Name != "Opt" {
+			t.Funcs, t.Methods = nil, nil
+		}
 	}
 	var out strings.Builder
 	out.WriteString("# Go API\n\n`go doc github.com/qsidecar/qsidecar/clients/go` prints the same. The [README](../../clients/go/README.md) has examples.\n\n")

@@ -7,6 +7,7 @@ const { pathToFileURL } = require('node:url')
 const { parseArgs } = require('node:util')
 
 const { ORDERS } = require('../lib/client.js')
+const { load } = require('../lib/load.js')
 const { ACKS, exitCode } = require('../lib/worker.js')
 
 const HELP = `usage: qsidecar-node work FILE [OPTIONS]
@@ -22,8 +23,8 @@ Works the jobs of the Worker that FILE exports as its default, until SIGTERM, wh
   --ack behind|sync     sync: wait for each ack before the next job (default: behind)
   -h, --help            print this text
 
-Exit codes: 0 it was stopped or has drained, 1 it cannot go on, 2 wrong arguments, 5 (--drain) no sidecar answers, or
-its database is away.
+Exit codes: 0 it was stopped or has drained, 1 it cannot go on or got a second signal, 2 wrong arguments, 5 (--drain)
+no sidecar answers, or its database is away.
 `
 
 class Usage extends Error {}
@@ -90,8 +91,10 @@ async function main() {
   const full = path.resolve(file)
   if (!existsSync(full)) throw new Usage(`there is no file ${full}`)
   const module = pathToFileURL(full).href
-  const loaded = await import(module)
-  const worker = loaded.default
+  const worker = await load(module).catch((e) => {
+    if (e.code !== 'ERR_UNKNOWN_FILE_EXTENSION') throw e
+    throw new Usage(`${e.message}; compile TypeScript to JavaScript, or run node --import tsx node_modules/.bin/qsidecar-node work ${file}`)
+  })
   if (typeof worker?.run !== 'function' || !(worker.jobs instanceof Map)) {
     throw new Usage(`${file} doesn't export a Worker as its default: write "export default new Worker({...})", or module.exports = new Worker({...})`)
   }

@@ -92,14 +92,31 @@ function dump(what, name, value) {
   if (value instanceof Uint8Array) return value
   const lossy = lossyType(value)
   if (lossy) throw new TypeError(`${what}: ${name} is ${lossy}`)
-  const json = JSON.stringify(value)
+  let json
+  try {
+    json = typeof value === 'object' ? JSON.stringify(value, lossless(what, name)) : JSON.stringify(value)
+  } catch (e) {
+    if (!(e instanceof TypeError || e instanceof RangeError) || e.message.startsWith(what)) throw e // of a toJSON, or of lossless
+    throw new TypeError(`${what}: ${name} can't be JSON: ${e.message}`, { cause: e })
+  }
   if (json === undefined) throw new TypeError(`${what}: ${name} is ${show(value)}, which isn't a JSON value`)
   return json
+}
+
+/** Returns a function for JSON.stringify that rejects lossy values inside of others. */
+function lossless(what, name) {
+  return function (key, json) {
+    const value = this[key] // before toJSON
+    const lossy = value === null || value === undefined || typeof value.toJSON === 'function' ? '' : lossyType(value)
+    if (lossy) throw new TypeError(`${what}: ${name} has ${show(key)}, which is ${lossy}`)
+    return json
+  }
 }
 
 /** Names a value that JSON.stringify would turn into something else. */
 function lossyType(value) {
   if (typeof value === 'number' && !Number.isFinite(value)) return `${value}, which isn't a JSON value`
+  if (typeof value === 'bigint' && typeof value.toJSON !== 'function') return 'a BigInt, which JSON lacks: convert it'
   if (typeof value !== 'object') return ''
   if (typeof value.then === 'function') return 'a promise: await it'
   if (value instanceof Map || value instanceof Set) return `a ${value.constructor.name}, which JSON lacks: convert it`

@@ -3,7 +3,7 @@
 
 const errors = require('./errors')
 const { Call, pauseFor, transient } = require('./call')
-const { refused, isRejected } = require('./settle')
+const { refused, isRejected, logLoss } = require('./settle')
 const { now } = require('./session')
 
 // How many jobs can be begun and not settled. If the worker dies, they are delivered again, although most of them are
@@ -194,7 +194,7 @@ class Behind {
 
 /** Reports that the lease of a finished job was lost before its settle. */
 function reportLost(client, job, log) {
-  log.warn(`${job}: its lease was lost; another worker may have done it too`)
+  logLoss(job, log)
   client._session.reportLost([job])
 }
 

@@ -29,6 +29,7 @@ class Call {
     this.abandoned = false // the caller no longer waits for the reply
     this.rebinds = false // the extend that the session sends after a reconnect
     this.timer = undefined // the end of the caller's time
+    this.ms = 0 // that time, over all tries
   }
 
   get settles() {
@@ -80,11 +81,8 @@ function pauseFor(error, tries) {
   return error?.retryMs ?? backoff(tries + 2) // at least 20 ms, because the sidecar answered
 }
 
-function unanswered(call, why, sent) {
-  if (sent || call.resent) {
-    return new errors.UnknownOutcome(`${call.op}: no answer (${why}); it may or may not have been carried out`)
-  }
-  return new errors.NotConnected(`${call.op}: not sent (${why})`)
+function unanswered(call, why) {
+  return new errors.UnknownOutcome(`${call.op}: no answer (${why}); it may or may not have been carried out`)
 }
 
 module.exports = { Call, MAX_LIST, backoff, repeatable, start, transient, pauseFor, unanswered }

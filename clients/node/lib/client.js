@@ -246,6 +246,7 @@ class Client {
     let resent = false
     for (let tries = 1; ; tries++) {
       const call = new Call(op, fields, undefined, { until, resent })
+      call.ms = wait + limit
       const abort = () => session.cancelClaim(call, signal.reason)
       signal?.addEventListener('abort', abort, { once: true })
       let error
@@ -253,6 +254,9 @@ class Client {
         return await session.request(call, began + wait + limit - now())
       } catch (e) {
         error = e
+        if (testing.inline && e instanceof errors.NotConnected) {
+          e.message = `${op}: testing.inline covers enqueue only; ${e.message}`
+        }
         Error.captureStackTrace(e) // with the caller's functions, instead of the reader's
       } finally {
         signal?.removeEventListener('abort', abort)

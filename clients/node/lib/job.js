@@ -10,6 +10,10 @@ const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
 // Lines of a stack that don't help to find the error.
 const INNER = /^ +at (.*\(?node:|new Promise \(<anonymous>\))/
 
+// A run whose lease is lost so shortly before its time limit was ended by it, in milliseconds. The sidecar counts the run
+// from the commit of the claim, and the client from the reply.
+const ALMOST = 100
+
 const NACK_OPTIONS = ['delayMs', 'dead', 'snooze']
 
 /** Returns the fields of a job to store as the wire has them. */
@@ -95,6 +99,7 @@ class Job {
     this.settled = false
     this.lost = false
     this.cancelled = false
+    hidden(this, '_began', this.timeoutMs && performance.now())
     hidden(this, '_followUps', [])
     hidden(this, '_claim', undefined) // the claim that its settle carries
     hidden(this, '_next', []) // the jobs that this claim got
@@ -181,6 +186,12 @@ class Job {
     })
   }
 
+  /** Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty. */
+  _overran() {
+    const over = this.timeoutMs && performance.now() - this._began > this.timeoutMs - ALMOST
+    return over ? `it ran longer than its time limit of ${this.timeoutMs / 1000} s` : ''
+  }
+
   _valid() {
     if (this.lost) throw lostError(this)
     return this.lease
@@ -206,7 +217,7 @@ function hidden(object, name, value) {
 
 function lostError(job) {
   if (job.cancelled) return new errors.Cancelled(`job ${job.id} of ${job.queue} was cancelled`)
-  return new errors.LeaseLost(`job ${job.id}: its lease was lost; another worker can have it`)
+  return new errors.LeaseLost(`job ${job.id}: ${job._overran() || 'its lease was lost'}; another worker can have it`)
 }
 
 module.exports = { Job, JOB_OPTIONS, NEW_JOB, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields, describe }

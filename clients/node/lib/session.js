@@ -104,11 +104,18 @@ class Session {
     if (wire?.writing(call) && this.leases.size === 0 && ![...this.open.values()].some((c) => c.claim())) {
       // Half a frame was sent, and no other frame can follow. A client with leases would lose them.
       wire.forgetUnwritten()
-      this.abandon(call, unanswered(call, NO_TIME, call.sent))
+      this.abandon(call, this.#late(call))
       wire.end(new Error('the sidecar does not read'))
       return
     }
-    this.abandon(call, unanswered(call, NO_TIME, call.sent))
+    this.abandon(call, this.#late(call))
+  }
+
+  #late(call) {
+    if (call.sent || call.resent) return unanswered(call, NO_TIME)
+    const path = this.path ?? sockets().join(' or ')
+    const why = this.wire ? `the sidecar on ${path} doesn't read` : `no sidecar answers on ${path}`
+    return new errors.NotConnected(`${why}: ${call.op} was not sent (waited ${Number((call.ms / 1000).toFixed(2))} s)`)
   }
 
   abandon(call, error) {
@@ -189,7 +196,7 @@ class Session {
           call,
           error instanceof errors.SidecarError
             ? error
-            : new errors.NotConnected(`no sidecar answers on ${next ? tried.join(' or ') : `${path}: ${error.message}`}`, { cause: error }),
+            : new errors.NotConnected(`no sidecar answers on ${next ? `${tried.join(' or ')}: start one, or name its socket in QSIDECAR_SOCKET` : `${path}: ${error.message}`}`, { cause: error }),
         )
       }
     })
@@ -203,7 +210,7 @@ class Session {
         if (!error) {
           if (away) this.warn('reconnected to the sidecar')
         } else if (!this.ended) {
-          if (!away) this.warn(`can't reach the sidecar, trying again: ${error.message}`)
+          if (!away) this.warn(`can't reach the sidecar on ${this.path}, trying again: ${error.message}`)
           this.#reconnect(true)
         }
       })
@@ -279,7 +286,7 @@ class Session {
     const again = []
     for (const call of calls) {
       if (call.done || call.rebinds || call.op === 'bye' || (call.sent && !repeatable(call.op, call.fields))) {
-        this.#finish(call, unanswered(call, why.message, true))
+        this.#finish(call, unanswered(call, why.message))
         continue
       }
       call.resent ||= call.sent

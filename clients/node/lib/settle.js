@@ -48,9 +48,16 @@ function settleOf(job, result, error, log) {
 
 const only = (name, from) => (from[name] === undefined ? {} : { [name]: from[name] })
 
+/** Logs that a lease was lost before its settle. */
+function logLoss(job, log) {
+  const overran = job._overran()
+  if (overran) log.error(`${job} ${failure(job)}: ${overran}`)
+  else log.warn(`${job}: its lease was lost; another worker may have done it too`)
+}
+
 /** Describes the result of a failed attempt. */
 function failure(job) {
   return job.attempt >= job.maxAttempts ? 'is dead, after its last attempt' : 'will be tried again'
 }
 
-module.exports = { outcome, refused, isRejected }
+module.exports = { outcome, refused, isRejected, logLoss }

@@ -8,6 +8,7 @@ const { QUIET } = require('./client')
 const errors = require('./errors')
 const handlers = require('./handlers')
 const { Job } = require('./job')
+const { load } = require('./load')
 
 // A job settles by the outcome of its function, which the main thread sends.
 const client = {
@@ -17,7 +18,7 @@ const client = {
 }
 
 async function main() {
-  const { default: worker } = await import(workerData.module)
+  const worker = await load(workerData.module)
   new handlers.Uncaught(QUIET)
   let current
   parentPort.on('message', async (message) => {

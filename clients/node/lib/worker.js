@@ -7,7 +7,7 @@ const { Behind, reportLost } = require('./behind')
 const { Client, CLIENT_OPTIONS, ORDERS, orderFields, QUIET } = require('./client')
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
-const { outcome, refused, isRejected } = require('./settle')
+const { outcome, refused, isRejected, logLoss } = require('./settle')
 const { Threads } = require('./threads')
 
 // How long one claim waits, in milliseconds. Then the worker claims again.
@@ -347,10 +347,7 @@ class Pool {
       return
     }
     if (job.cancelled) return this.log.info(`${job} was cancelled while it ran`)
-    if (job.lost) {
-      this.log.warn(`${job}: its lease was lost while it ran; another worker may have done it too`)
-      return
-    }
+    if (job.lost) return logLoss(job, this.log)
     if (error && (await this.#cannotRun(job))) return
     try {
       await this.#settle(job, group, result, error)
@@ -397,8 +394,14 @@ class Signals {
   constructor(pool, log) {
     let received = 0
     this.#handle = () => {
-      if (++received > 1) process.exit(1)
-      log.info(`stopping; running jobs: ${pool.busy}`)
+      if (++received > 1) {
+        try {
+          log.warn(`ended by a second signal; running jobs that use up an attempt: ${pool.busy}`)
+        } finally {
+          process.exit(1)
+        }
+      }
+      log.info(`stopping; running jobs: ${pool.busy}; a second signal ends the worker at once`)
       pool.stop()
     }
     for (const name of ['SIGTERM', 'SIGINT']) process.on(name, this.#handle)

@@ -45,6 +45,8 @@ test('payloads: JSON values, bytes, nothing', async (t) => {
 
 test('wrong arguments name the argument, and nothing is sent', async (t) => {
   const c = new Client({ socket: '/nowhere/x.sock' }) // a call that is sent fails with NotConnected
+  const circle = []
+  circle.push(circle)
   const wrong = [
     [() => c.enqueue(), /queue is undefined, must be a string/],
     [() => c.enqueue('q', 1, { delay: 5 }), /there is no option delay; the options are .*delayMs/],
@@ -58,6 +60,8 @@ test('wrong arguments name the argument, and nothing is sent', async (t) => {
     [() => c.enqueue('q', new Float64Array(1)), /pass bytes as a Buffer/],
     [() => c.enqueue('q', NaN), /payload is NaN/],
     [() => c.enqueue('q', () => {}), /isn't a JSON value/],
+    [() => c.enqueue('q', { n: 1n }), /^enqueue: payload has 'n', which is a BigInt, which JSON lacks: convert it/],
+    [() => c.enqueueMany([{ queue: 'q', payload: circle }]), /^enqueueMany, job 0: payload can't be JSON: Converting circular structure to JSON/],
     [() => c.enqueue('q', 1n), /BigInt/],
     [() => c.enqueueMany({ queue: 'q' }), /pass a list of jobs/],
     [() => c.enqueueMany([{ queue: 'q' }, { queue: 7 }]), /job 1: queue is 7/],
@@ -210,7 +214,7 @@ async function stalled(t) {
     for (const socket of sockets) socket.destroy()
     server.close()
   })
-  return { file, sockets }
+  return { file, sockets, server }
 }
 
 test('the time limit includes writing to a sidecar that does not read', async (t) => {
@@ -218,10 +222,31 @@ test('the time limit includes writing to a sidecar that does not read', async (t
   const c = new Client({ socket: file, logger: quiet })
   t.after(() => c._session.end())
   // Half of this frame fits into the socket. It was not sent, because the client closes the connection.
-  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), NotConnected)
+  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), {
+    name: 'NotConnected',
+    message: `the sidecar on ${file} doesn't read: enqueue was not sent (waited 0.3 s)`,
+  })
   // A small frame is in the socket, so the sidecar can read it later.
   await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), UnknownOutcome)
   assert.equal(sockets.length, 2)
+})
+
+test('after the sidecar has ended, errors and the log name its socket', async (t) => {
+  const { file, sockets, server } = await stalled(t)
+  const logged = deferred()
+  const c = new Client({ socket: file, logger: { warn: logged.resolve } })
+  t.after(() => c._session.end())
+  const ping = c.ping()
+  while (sockets.length === 0 || !c._session.wire) await new Promise(setImmediate)
+  server.close() // removes the socket
+  sockets[0].destroy()
+  assert.match(await logged.promise, new RegExp(`can't reach the sidecar on ${file}, trying again: .*ENOENT`))
+  await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), {
+    name: 'NotConnected',
+    message: `no sidecar answers on ${file}: enqueue was not sent (waited 0.3 s)`,
+  })
+  c._session.end()
+  await assert.rejects(ping, { name: 'Closed' })
 })
 
 test('import and require have the same names and objects', async () => {

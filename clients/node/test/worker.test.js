@@ -54,9 +54,9 @@ test('outcomes: Retry, Snooze, Dead, other errors, and what the job keeps', asyn
     array: ['dead', 'TypeError: the function returned a promise in a list: wait for it, with Promise.all for example'],
     lazy: ['dead', 'TypeError: the function returned a generator, which has not run: its work was not done'],
     function: ['dead', 'TypeError: the function returned a function, which has not run: its work was not done'],
-    big: ['dead', 'TypeError: Do not know how to serialize a BigInt'],
+    big: ['dead', 'TypeError: ack: result is a BigInt, which JSON lacks: convert it'],
   })
-  assert.match(log, /its outcome was refused, so the attempt has failed: TypeError: Do not know/)
+  assert.match(log, /its outcome was refused, so the attempt has failed: TypeError: ack: result is a BigInt/)
 })
 
 test('an error that no function catches fails its own job only', async (t) => {
@@ -77,6 +77,21 @@ test('an error that no function catches fails its own job only', async (t) => {
   assert.equal(code, 0, output)
   const errors = (await c.peek({ queue, ids: stored.map(({ id }) => id) })).map((job) => job.errors[0].message.split('\n')[0])
   assert.deepEqual(errors.sort(), ['Error: in a timer', 'Error: not awaited'])
+})
+
+test('a run over its time limit is logged as such', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const { id } = await c.enqueue(queue, 1, { timeoutMs: 50, maxAttempts: 1 })
+  let refused
+  const log = await drain({
+    [queue]: async (job) => {
+      while (!job.lost) await new Promise((resolve) => setTimeout(resolve, 5))
+      refused = await job.ack().catch((e) => e.message)
+    },
+  })
+  assert.match(refused, new RegExp(`^job ${id}: it ran longer than its time limit of 0.05 s; another worker can have it`))
+  assert.match(log, new RegExp(`job ${id} of ${queue}, attempt 1 of 1 is dead, after its last attempt: it ran longer than its time limit of 0.05 s$`, 'm'))
 })
 
 test('hooks run before and after the function, and their errors fail the job', async (t) => {
@@ -275,8 +290,27 @@ test('threads that cannot load the module end the worker, and no attempt counts'
   assert.deepEqual(jobs.map((job) => job.attempt), [1, 1, 1])
 })
 
+test('a worker that TypeScript compiled to CommonJS', async (t) => {
+  const queue = queueName()
+  const c = client(t)
+  const dir = folder(t, {
+    'worker.js': `"use strict";
+      Object.defineProperty(exports, "__esModule", { value: true });
+      const qsidecar_1 = require(process.env.QSIDECAR_PACKAGE);
+      const worker = new qsidecar_1.Worker({ '${queue}': (job) => console.log('got', job.payload) });
+      exports.default = worker;`,
+  })
+  for (const threads of [[], ['--threads', '2']]) {
+    await c.enqueue(queue, threads.length)
+    const { code, output } = await node(t, [PROGRAM, 'work', path.join(dir, 'worker.js'), ...threads, '--drain']).ended
+    assert.equal(code, 0, output)
+    assert.match(output, new RegExp(`got ${threads.length}`))
+  }
+})
+
 test('the program: wrong arguments, wrong files, no sidecar', async (t) => {
   const dir = folder(t, {
+    'worker.odd': '',
     'none.js': 'exports.worker = 1',
     'broken.js': "require('./missing')",
     'good.js': 'const {Worker} = require(process.env.QSIDECAR_PACKAGE); module.exports = new Worker({q() {}})',
@@ -286,6 +320,7 @@ test('the program: wrong arguments, wrong files, no sidecar', async (t) => {
     [[], 2, /name the file of the worker/],
     [['work', path.join(dir, 'no.js')], 2, /there is no file/],
     [['work', path.join(dir, 'none.js')], 2, /doesn't export a Worker as its default/],
+    [['work', path.join(dir, 'worker.odd')], 2, /Unknown file extension ".odd" .*worker\.odd; compile TypeScript to JavaScript, or run node --import tsx /],
     [['work', path.join(dir, 'broken.js')], 1, /Cannot find module '.\/missing'/],
     [['work', good, '-j', '0'], 2, /--concurrency is 0, must be a number from 1 on/],
     [['work', good, '--queue', 'mail'], 2, /no function for the queue 'mail'/],
@@ -321,9 +356,11 @@ test('a second signal ends the process at once', async (t) => {
   const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')])
   await once(child.stdout, 'data')
   child.kill('SIGTERM')
-  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1'));
+  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1; a second signal ends the worker at once'));
   child.kill('SIGINT')
-  assert.equal((await ended).code, 1)
+  const { code, output } = await ended
+  assert.equal(code, 1)
+  assert.match(output, /warn qsidecar: ended by a second signal; running jobs that use up an attempt: 1\n$/)
 })
 
 test('testing.inline runs jobs at once, without a sidecar', async (t) => {
@@ -342,8 +379,9 @@ test('testing.inline runs jobs at once, without a sidecar', async (t) => {
   assert.deepEqual(did.jobs.map((done) => [done.queue, done.payload, done.ran]), [['mail', { to: 'ada' }, true], ['audit', 'mailed ada', false]])
   await assert.rejects(client.enqueue('fails'), /no/)
   assert.equal(did.of('fails')[0].error.message, 'no')
+  await assert.rejects(client.stats(), { name: 'NotConnected', message: /^stats: testing.inline covers enqueue only; no sidecar answers on / })
   did.restore()
-  await assert.rejects(client.enqueue('mail', 1), /no sidecar answers/)
+  await assert.rejects(client.enqueue('mail', 1), /^NotConnected: no sidecar answers/)
 })
 
 test('index.d.ts declares every export and every method', () => {

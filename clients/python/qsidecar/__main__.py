@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from .worker import ACKS, App, exit_code
 
 
 EXITS = (
-    "Exit codes: 0 it was stopped or has drained, 1 it cannot go on, 2 wrong arguments, "
+    "Exit codes: 0 it was stopped or has drained, 1 it cannot go on or got a second signal, 2 wrong arguments, "
     "5 (--drain) no sidecar answers, or its database is away."
 )
 
@@ -71,6 +72,9 @@ def main(args: Optional[List[str]] = None) -> int:
     if module.endswith(".py"):
         parser.error(f"a module's name has no .py: {module[:-3]}:{name}")
     queues = dict(chosen.queue) if chosen.queue else None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Otherwise the output of a job is invisible in a file or pipe until a buffer is full, and lost if the worker is killed.
+        sys.stdout.reconfigure(line_buffering=True)
     fork_if_first()  # before the module, which can start threads and connect to databases
     sys.path.insert(0, "")  # import modules from the working directory
     try:

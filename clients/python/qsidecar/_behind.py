@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import errors
 from ._call import Call, pause_for, transient
-from ._settle import REJECTED, refused
+from ._settle import REJECTED, log_loss, refused
 from ._wire import Message
 from .client import Client
 from .job import Job
@@ -231,6 +231,6 @@ class Behind:
 
 def report_lost(client: Client, job: Job) -> None:
     """Reports that the lease of a finished job was lost before its settle."""
-    log.warning("%r: its lease was lost; another worker may have done it too", job)
+    log_loss(job)
     job._lost = True
     client._session._report_lost([job])

@@ -36,7 +36,7 @@ class Call:
     """A request that waits for its reply. The session's lock guards it after submit."""
 
     __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "expired", "rebinds", "until", "ends", "on_done"
+        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "expired", "rebinds", "until", "ends", "limit", "on_done"
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Call:
         self.rebinds = False  # the extend that the session sends after a reconnect
         self.until = until  # end of a claim's own wait, by the monotonic clock
         self.ends = ends  # end of the caller's time; None: no limit
+        self.limit = 0.0  # the caller's time in seconds, for its error
         # Called with the result, under the session's lock, mostly by the reader. No thread waits for such a call.
         self.on_done = on_done
 
@@ -94,7 +95,8 @@ class Request:
             raise TypeError(f"request_timeout={limit!r}: pass a number of seconds")
         began = time.monotonic()
         self.op = op
-        self.ends = began + wait + limit
+        self._limit = wait + limit
+        self.ends = began + self._limit
         self._fields = fields
         self._wait = wait
         self._until = began + wait if wait else None
@@ -106,7 +108,7 @@ class Request:
     def call(self, latch: Any = None) -> Call:
         """Returns the next try."""
         call = Call(self.op, self._fields, self._until, self.ends, latch=latch)
-        call.resent = self._resent
+        call.resent, call.limit = self._resent, self._limit
         return call
 
     def pause_after(self, call: Call) -> Optional[float]:
@@ -156,7 +158,5 @@ def pause_for(error: Optional[Exception], tries: int) -> float:
     return backoff(tries + 2) if asked is None else asked / 1000
 
 
-def unanswered(call: Call, why: str, sent: bool = False) -> errors.Error:
-    if sent or call.resent:
-        return errors.UnknownOutcome(f"{call.op}: no answer ({why}); it may or may not have been carried out")
-    return errors.NotConnected(f"{call.op}: not sent ({why})")
+def unanswered(call: Call, why: str) -> errors.Error:
+    return errors.UnknownOutcome(f"{call.op}: no answer ({why}); it may or may not have been carried out")

@@ -19,7 +19,8 @@ BATCH = 64 << 10
 
 
 class Calls:
-    def __init__(self, codec: Optional[str]) -> None:
+    def __init__(self, socket: Optional[str], codec: Optional[str]) -> None:
+        self._path = socket  # that of the first connection, after it
         self._codec: Any = codec_named(codec)
         self._ending = threading.Event()
 
@@ -111,7 +112,7 @@ class Calls:
             elif not wire.sending.take(call, call.left()):
                 with self.lock:
                     if not call.answered and not call.sent:
-                        self._finish(call, error=unanswered(call, NO_TIME))
+                        self._finish(call, error=self._late(call))
                 return
             writes = True
             writes = self._write(wire, call, begun)
@@ -239,7 +240,7 @@ class Calls:
             elif not goes_on:
                 call.sent = wire.unwritten <= 1  # the sidecar accepts a JSON line without its newline; it drops any other partial frame
             if not broken and not own.answered and (call is own and not goes_on or not own.sent):
-                self._finish(own, error=unanswered(own, NO_TIME, own.sent))
+                self._finish(own, error=unanswered(own, NO_TIME) if own.sent else self._late(own))
         if not goes_on and (begun or broken):
             wire.end()  # the reader then requeues the open calls
         return goes_on
@@ -302,15 +303,22 @@ class Calls:
             if not call.sent:  # and it will not be sent
                 if call in self.queue:
                     self.queue.remove(call)
-                self._finish(call, error=unanswered(call, why))
+                self._finish(call, error=self._late(call))
                 return
-            call.error = unanswered(call, why, sent=True)
+            call.error = unanswered(call, why)
             call.answered = call.abandoned = True
             call.latch.release()
             if call.op != "claim":
                 return
             call.awaited_by_close = True
             self._submit_in_thread(Call("cancel_claim", {"request": call.id}))
+
+    def _late(self, call: Call) -> errors.Error:
+        """Returns the error of a call that was not sent within the caller's time."""
+        if call.resent:
+            return unanswered(call, NO_TIME)
+        why = f"no sidecar answers on {self._path}" if self.wire is None else f"the sidecar on {self._path} doesn't read"
+        return errors.NotConnected(f"{why}: {call.op} was not sent (waited {round(call.limit, 2):g} s)")
 
     def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
         """Removes a call from the state of the client and wakes its caller."""

@@ -107,12 +107,22 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
+_OWN = os.path.dirname(__file__)
+
+
+def for_log(error: BaseException) -> Any:
+    """Returns an error as exc_info for the log. Its traceback begins in the program, not in this package that calls it."""
+    trace = error.__traceback__
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _OWN:
+        trace = trace.tb_next
+    return type(error), error, trace
+
+
 def describe(error: BaseException) -> str:
     """Describes an error for people: the error, then the calls, innermost first. The sidecar keeps 4 KiB."""
     what = "".join(traceback.format_exception_only(type(error), error)).strip()
     calls = reversed(traceback.extract_tb(error.__traceback__))
-    own = os.path.dirname(__file__)
-    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if os.path.dirname(c.filename) != own)])
+    return "\n".join([what, *(f"  in {c.name} ({c.filename}:{c.lineno})" for c in calls if os.path.dirname(c.filename) != _OWN)])
 
 
 _Outcome = Tuple[Any, Optional[BaseException]]

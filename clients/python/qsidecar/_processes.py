@@ -16,6 +16,8 @@ log = logging.getLogger("qsidecar")
 
 # A process that a signal killed is replaced at once if it lived this long, in seconds.
 STABLE_AFTER = 1.0
+# How long a process that ends at once waits for its last line of the log, in seconds. Another thread can keep the log.
+LAST_LINE = 1.0
 
 _alive: Optional[int] = None  # in a child: a pipe that ends when the parent ends
 
@@ -86,17 +88,26 @@ class Signals:
             self._drain()
         return self.received > 0
 
-    def exit_at_second(self) -> None:
-        """Ends the process at the second signal, whatever it does at that time."""
+    def exit_at_second(self, report: Callable[[], None]) -> None:
+        """Ends the process at the second signal, whatever it does at that time. report logs that."""
 
         def guard() -> None:
             while not self._closed:
                 if self.received > 1:
-                    os._exit(1)
+                    _exit_now(report)
                 self._drain()
 
         self._guard = threading.Thread(target=guard, name="qsidecar-signals", daemon=True)
         self._guard.start()
+
+
+def _exit_now(report: Callable[[], None]) -> None:
+    try:
+        line = threading.Thread(target=report, name="qsidecar-log", daemon=True)
+        line.start()
+        line.join(LAST_LINE)
+    finally:
+        os._exit(1)
 
 
 # The signals that the first process of a container passes on.
@@ -143,7 +154,7 @@ def run(works: Sequence[Callable[[], None]], exit_code: Callable[[BaseException]
             signals.wait(1.0)
             if signals.received > 1:
                 parent.signal(signal.SIGKILL)
-                os._exit(1)
+                _exit_now(lambda: log.warning("ended by a second signal; each job that ran uses up an attempt"))
             if signals.received:
                 parent.stop()
             parent.reap()

@@ -38,8 +38,7 @@ class Session(Calls):
         on_lost: Callable[[List[Any]], None],
         on_draining: Callable[[], None],
     ) -> None:
-        super().__init__(codec)
-        self._path = socket
+        super().__init__(socket, codec)
         self._worker = worker
         self._make_job = make_job
         self._on_lost = on_lost
@@ -47,7 +46,7 @@ class Session(Calls):
         self._starting = Turn()  # held while the first connection is opened
         self._callback_lock = threading.Lock()  # held while a callback runs, so that there is one at a time
         self._log_lock = threading.Lock()  # held while a line is logged, so that the order is kept
-        self._lines: queue.SimpleQueue[Tuple[str, Tuple[Exception, ...]]] = queue.SimpleQueue()  # to log
+        self._lines: queue.SimpleQueue[Tuple[str, Tuple[object, ...]]] = queue.SimpleQueue()  # to log
 
         # Guarded by the lock.
         self._thread: Optional[threading.Thread] = None
@@ -93,7 +92,7 @@ class Session(Calls):
         caller = object()
         try:
             if not self._starting.take(caller, max(0.0, deadline - time.monotonic())):
-                raise errors.NotConnected("not sent: no connection in time")
+                raise self.unstarted()
             if self._thread is not None or self.closing:
                 return
             wire = self._first(deadline)
@@ -106,6 +105,10 @@ class Session(Calls):
             self._thread = thread
         finally:
             self._starting.give(caller)
+
+    def unstarted(self) -> errors.Error:
+        """Returns the error of a call whose time is over before the first connection."""
+        return errors.NotConnected(f"no sidecar has answered on {' or '.join(sockets(self._path))} yet: nothing was sent")
 
     def _first(self, deadline: float) -> Wire:
         tried: List[Tuple[str, OSError]] = []
@@ -124,7 +127,7 @@ class Session(Calls):
             self._path = path  # a client that reconnects must not reach another sidecar
             return wire
         paths = " or ".join(f"{path} ({e})" for path, e in tried)
-        raise errors.NotConnected(f"no sidecar answers on {paths}") from tried[0][1]
+        raise errors.NotConnected(f"no sidecar answers on {paths}: start one, or name its socket in QSIDECAR_SOCKET") from tried[0][1]
 
     def _connect(self, path: str, limit: float = STALLED) -> Wire:
         """Connects and sends hello. Each step can take `limit` seconds."""
@@ -176,7 +179,7 @@ class Session(Calls):
                     wire = self._connect(str(self._path))
                 except Exception as e:
                     if not away and not self._ending.is_set():  # a restart is over by the first try
-                        self._log("can't reach the sidecar, trying again: %s", e)
+                        self._log("can't reach the sidecar on %s, trying again: %s", self._path, e)
                     away = True
             if away and wire is not None:
                 self._log("reconnected to the sidecar")
@@ -208,7 +211,7 @@ class Session(Calls):
             resend = []
             for call in sorted(self.open.values(), key=lambda c: c.id):
                 if call.abandoned or call.rebinds or call.op == "bye" or (call.sent and not call.repeatable()):
-                    self._finish(call, error=unanswered(call, str(why), sent=True))
+                    self._finish(call, error=unanswered(call, str(why)))
                     continue
                 call.resent, call.sent = call.resent or call.sent, False
                 resend.append(call)
@@ -298,7 +301,7 @@ class Session(Calls):
 
         threading.Thread(target=locked, name="qsidecar-callback", daemon=True).start()
 
-    def _log(self, text: str, *args: Exception) -> None:
+    def _log(self, text: str, *args: object) -> None:
         """Logs in another thread. A log handler can wait, also for this client, and the reader must not."""
 
         def write() -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Any, Dict, Optional, Tuple
 
 from . import errors
-from ._handlers import describe, text_of
+from ._handlers import describe, for_log, text_of
 from .job import Job
 from .outcomes import Dead, Retry, Snooze
 
@@ -46,7 +46,7 @@ def outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:
 
 def refused(job: Job, refusal: Exception) -> Dict[str, Any]:
     """Returns the fields of the nack that replaces an invalid settle."""
-    log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=refusal)
+    log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=for_log(refusal))
     return job._nack_fields(describe(refusal))
 
 
@@ -64,8 +64,17 @@ def _outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:
     if isinstance(error, Dead):
         log.error("%r is dead: %s", job, text_of(error))
         return "nack", job._nack_fields(text_of(error), dead=True)
-    log.error("%r %s", job, _failure_text(job), exc_info=error)
+    log.error("%r %s", job, _failure_text(job), exc_info=for_log(error))
     return "nack", job._nack_fields(describe(error))
+
+
+def log_loss(job: Job) -> None:
+    """Logs that a lease was lost before its settle."""
+    overran = job._overran()
+    if overran:
+        log.error("%r %s: %s", job, _failure_text(job), overran)
+    else:
+        log.warning("%r: its lease was lost; another worker may have done it too", job)
 
 
 def _failure_text(job: Job) -> str:

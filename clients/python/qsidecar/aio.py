@@ -16,7 +16,7 @@ from . import client as _client
 from . import errors
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, cancel_fields, check_request, claim_fields, lost_of, many_fields, stats_fields
+from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, lost_of, many_fields, stats_fields
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -207,7 +207,8 @@ class AsyncClient:
         session = self._client._session
         session.reject_reentrant(op)
         if not session.started:
-            await self._start(wakes.loop, session, request)
+            with explaining_inline(op):
+                await self._start(wakes.loop, session, request)
         while True:
             wake = _Wake(wakes)
             call = request.call(wake)
@@ -250,7 +251,7 @@ class AsyncClient:
                 first.add_done_callback(self._started)
             await asyncio.wait([first], timeout=max(0.0, request.ends - time.monotonic()))
             if not first.done():
-                raise errors.NotConnected(f"{request.op}: not sent (no connection in time)")
+                raise session.unstarted()
             error = first.result()
             if own and error is not None and not session.closing:
                 raise error

@@ -8,9 +8,10 @@ import os
 import sys
 import time
 import weakref
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from . import errors
 from ._call import MAX_LIST, Call, Request, locked
@@ -229,7 +230,9 @@ class Client:
         request = self._request(op, fields, request_timeout, wait, claimed)
         session = self._session
         session.reject_reentrant(op)
-        session.start(request.ends)
+        if not session.started:
+            with explaining_inline(op):
+                session.start(request.ends)
         while True:
             call = request.call()
             session.submit(call)
@@ -310,6 +313,17 @@ class Client:
             call = Call("nack", fields, ends=deadline)
             session.submit(call, internal=True)
             session.wait(call)
+
+
+@contextmanager
+def explaining_inline(op: str) -> Iterator[None]:
+    """Is around the first connection. It adds to an error that the test mode doesn't replace the sidecar for this call."""
+    try:
+        yield
+    except errors.NotConnected as e:
+        if _inline is None:
+            raise
+        raise errors.NotConnected(f"{op}: qsidecar.testing.inline covers enqueue only; {e}") from e
 
 
 def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Union
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 Seconds = Union[float, int, timedelta]
 
 
+# A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from the
+# commit of the claim, and the client from the reply.
+_ALMOST = 0.1
 # The limits of the protocol, in seconds, by the name that the functions have for them.
 _TEN_YEARS = 10 * 366 * 86400
 _LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999
@@ -64,8 +68,8 @@ def _run_at(at: Union[datetime, float, int, None], delay: Optional[Seconds]) -> 
     return ms
 
 
-def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
-    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is given."""
+def dump(payload: Any, raw: Optional[bytes], what: str) -> Optional[bytes]:
+    """Returns the bytes of a payload or result: JSON, or raw unchanged. None if neither is given. Errors name it as `what`."""
     if raw is not None:
         if payload is not None:
             raise ValueError("pass a JSON value or raw=, not both")
@@ -73,8 +77,11 @@ def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
     if payload is None:
         return None
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes aren't a JSON value: pass them as raw=")
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        raise TypeError(f"{what} can't be JSON: bytes aren't a JSON value: pass them as raw=")
+    try:
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as e:  # a UnicodeEncodeError can't be created with another text
+        raise (TypeError if isinstance(e, TypeError) else ValueError)(f"{what} can't be JSON (for bytes pass raw=): {e}") from e
 
 
 def _headers(headers: Mapping[str, str]) -> Dict[str, str]:
@@ -106,7 +113,7 @@ class NewJob(NamedTuple):
         """Returns the fields as the wire has them."""
         fields: Dict[str, Any] = {
             "queue": self.queue,
-            "payload": dump(self.payload, self.raw),
+            "payload": dump(self.payload, self.raw, f"the payload of a job for {self.queue}"),
             "priority": self.priority or None,
             "delay_ms": None if self.delay is None else millis("delay", self.delay),
             "run_at": _run_at(self.run_at, self.delay),
@@ -157,6 +164,7 @@ class BaseJob:
         self.priority: int = fields.get("priority", 0)
         self.enqueued_at: int = fields.get("enqueued_at", 0)  # milliseconds since 1970
         self.timeout_ms: Optional[int] = fields.get("timeout_ms")
+        self._began = time.monotonic() if self.timeout_ms else 0.0
         self.headers: Dict[str, str] = fields.get("headers") or {}
         self.key: Optional[str] = fields.get("key")
         self.last_error: Optional[str] = fields.get("last_error")
@@ -213,7 +221,7 @@ class BaseJob:
 
     def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"lease": self._valid()}
-        data = dump(result, raw)
+        data = dump(result, raw, f"the result of {self!r}")
         if data is not None:
             fields["result"] = data
         more = [job.fields() for job in (*self._then, *enqueue)]
@@ -232,11 +240,17 @@ class BaseJob:
             fields["lease_ms"] = millis("lease", lease)
         return fields
 
+    def _overran(self) -> str:
+        """Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty."""
+        limit = (self.timeout_ms or 0) / 1000
+        over = limit and time.monotonic() - self._began > limit - _ALMOST
+        return f"it ran longer than its time limit of {limit:g} s" if over else ""
+
     def _valid(self) -> str:
         if self._cancelled:
             raise errors.Cancelled(f"job {self.id} of {self.queue} was cancelled")
         if self._lost:
-            raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
+            raise errors.LeaseLost(f"job {self.id}: {self._overran() or 'its lease was lost'}; another worker may have it")
         return self.lease
 
     @contextmanager

@@ -171,7 +171,7 @@ def insert(
     if delay is not None and run_at is not None:
         raise ValueError("pass delay= or run_at=, not both")
     columns: List[Tuple[str, str, Any]] = [("queue", "{}", queue)]
-    data = dump(payload, raw)
+    data = dump(payload, raw, f"the payload of a job for {queue}")
     if data is not None:
         columns.append(("payload", "{}", data))
     if priority:

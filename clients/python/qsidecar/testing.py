@@ -29,10 +29,12 @@ class Done:
 
     @property
     def queue(self) -> str:
+        """The queue of the job."""
         return self.job.queue
 
     @property
     def payload(self) -> Any:
+        """The payload as a JSON value: see Job.payload."""
         return self.job.payload
 
 
@@ -66,7 +68,7 @@ class Inline:
                 "id": f"inline-{number}",
                 "queue": new.queue,
                 "lease": f"inline.{number}",
-                "payload": dump(new.payload, new.raw) or b"",
+                "payload": dump(new.payload, new.raw, f"the payload of a job for {new.queue}") or b"",
                 "attempt": 1,
                 "max_attempts": new.max_attempts or 20,
                 "fence": number,
@@ -128,7 +130,7 @@ class _NoSidecarForTasks(AsyncClient):
 def inline(*apps: App, raises: bool = True) -> Iterator[Inline]:
     """While it is active, every enqueue in this process runs its job at once, in the caller's thread.
 
-    That applies to Client, AsyncClient, App and qsidecar.sql. The given apps run the jobs, or all apps if none is given. A job of
+    That applies to Client, AsyncClient, App and qsidecar.sql. Other calls, such as claim, still need a sidecar. The given apps run the jobs, or all apps if none is given. A job of
     a queue without an app is only recorded. Delays are ignored. An exception of a function is raised by the enqueue
     (raises=False: only recorded).
     """

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
-from ._settle import outcome, settle
+from ._settle import log_loss, outcome, settle
 from .client import Client, check_order
 from .job import Enqueued, Job, Seconds
 
@@ -248,12 +248,16 @@ class App:
 
     def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
         """Waits until the pool ends, and stops it at a signal."""
+        signalled = False  # or the parent stopped, which gets the signal for its children
         while not pool.ended.is_set() and not self._stop.is_set():
             if signals.wait(0.5):
+                signalled = True
                 self.stop()
-        if signals.received:
-            log.info("stopping; running jobs: %d", pool.busy())
-        signals.exit_at_second()
+        if signalled or signals.received:
+            log.info("stopping; running jobs: %d; a second signal ends the worker at once", pool.busy())
+        signals.exit_at_second(
+            lambda: log.warning("ended by a second signal; running jobs that use up an attempt: %d", pool.busy())
+        )
         self._await(pool)
 
     def _await(self, pool: _ThreadPool) -> None:
@@ -301,7 +305,7 @@ class App:
             try:
                 self._call(after, job, error)
             except BaseException as e:
-                log.exception("%r: the hook %r failed", job, after)
+                log.error("%r: the hook %r failed", job, after, exc_info=_handlers.for_log(e))
                 error = error or e
         if error is not None:
             raise error
@@ -546,14 +550,13 @@ class _ThreadPool:
             error = e
         if job.settled:  # by its function
             if error is not None:
-                log.error("%r was settled by its function, and then failed", job, exc_info=error)
+                log.error("%r was settled by its function, and then failed", job, exc_info=_handlers.for_log(error))
             return
         if job.cancelled:
             log.info("%r was cancelled while it ran", job)
             return
         if job.lost:
-            log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
-            return
+            return log_loss(job)
         if error is not None and self._cannot_run(job):
             return
         try:

@@ -29,8 +29,16 @@ class Jobs(Case):
             self.one().payload
         with self.assertRaisesRegex(TypeError, "raw="):
             self.client.enqueue(self.q, b"bytes")
-        with self.assertRaises(ValueError):
-            self.client.enqueue(self.q, float("nan"))
+        circle = []
+        circle.append(circle)
+        for kind, value, why in (
+            (ValueError, float("nan"), "Out of range"),
+            (ValueError, circle, "Circular"),
+            (ValueError, "\ud800", "surrogates"),
+            (TypeError, {"at": timedelta(1)}, "Object of type timedelta is not JSON serializable"),
+        ):
+            with self.assertRaisesRegex(kind, f"^the payload of a job for {self.q} can't be JSON .*{why}"):
+                self.client.enqueue_many([qsidecar.NewJob(self.q, value)])
 
     def test_options(self):
         stored = self.client.enqueue(

@@ -1,3 +1,4 @@
+import asyncio
 import unittest
 
 import qsidecar
@@ -37,6 +38,18 @@ class Inline(unittest.TestCase):
         self.assertEqual(len(did.of("note")), 1)
         with self.assertRaises(qsidecar.NotConnected):
             self.app.enqueue("double", 1)
+
+    def test_other_calls_need_a_sidecar(self):
+        want = r"^stats: qsidecar.testing.inline covers enqueue only; no sidecar answers on /nowhere/s.sock"
+        with testing.inline(), self.assertRaisesRegex(qsidecar.NotConnected, want):
+            self.app.client.stats()
+
+        async def stats():
+            async with qsidecar.AsyncClient(socket="/nowhere/s.sock") as client:
+                await client.stats()
+
+        with testing.inline(), self.assertRaisesRegex(qsidecar.NotConnected, want):
+            asyncio.run(stats())
 
     def test_errors_of_handlers(self):
         with testing.inline() as did, self.assertRaises(Dead):

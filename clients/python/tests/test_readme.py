@@ -42,7 +42,7 @@ class Readme(Case):
         printed = []
         program = snippets()["qsidecar for Python"]
         self.assertTrue(program.endswith('app.run(concurrency=8)                              # until SIGTERM\n'))
-        names = {"print": lambda *texts: printed.append(texts)}
+        names = {"print": lambda *texts, **how: printed.append(texts)}
         exec(program.replace("app.run(concurrency=8) ", "app.run(concurrency=8, drain=True) "), names)
         self.assertEqual(printed, [("hello,", "Ada")])
 

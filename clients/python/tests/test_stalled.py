@@ -203,7 +203,7 @@ class Stalled(unittest.TestCase):
             self.deaf.accept()
             eventually(lambda: len(logs.output) > 1, "its end is logged")
         logged = [record.getMessage() for record in logs.records]
-        self.assertRegex(logged[0], "^can't reach the sidecar, trying again: .*No such file")
+        self.assertRegex(logged[0], f"^can't reach the sidecar on {path}, trying again: .*No such file")
         self.assertEqual(logged[1:], ["reconnected to the sidecar"])
 
     def test_hello(self):
@@ -212,11 +212,23 @@ class Stalled(unittest.TestCase):
         error = self.call(lambda: self.enqueue())
         self.assertIsInstance(error, qsidecar.NotConnected)
 
+    def test_the_error_names_the_socket_and_the_wait(self):
+        path = self.client._socket
+        error = self.call(lambda: self.client.enqueue("q", raw=LARGE, request_timeout=0.25))
+        self.assertEqual(str(error), f"the sidecar on {path} doesn't read: enqueue was not sent (waited 0.25 s)")
+        self.deaf.listener.close()
+        os.unlink(path)
+        self.deaf.close()
+        eventually(lambda: self.client._session.wire is None, "the end of the connection is noticed")
+        with self.assertRaises(qsidecar.NotConnected) as caught:
+            self.client.enqueue("q", request_timeout=0.25)
+        self.assertEqual(str(caught.exception), f"no sidecar answers on {path}: enqueue was not sent (waited 0.25 s)")
+
     def test_a_first_connection(self):
         with qsidecar.Client(self.client._socket, codec="json") as other:
             thread = in_thread(other.ping)  # waits for the reply to hello
             eventually(lambda: other._session._starting._owner, "the other thread connects")
-            with self.assertRaises(qsidecar.NotConnected):
+            with self.assertRaisesRegex(qsidecar.NotConnected, f"no sidecar has answered on {other._socket} yet"):
                 other.enqueue("q", request_timeout=0.01)
             self.deaf.accept()
             self.deaf.answer({}, "ping")

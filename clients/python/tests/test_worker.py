@@ -201,6 +201,60 @@ class Worker(Case):
         self.app.enqueue(self.q, key="k", delay=60)
         self.assertEqual(self.client.cancel(self.q, key="k"), 1)
 
+    def test_a_logged_traceback_begins_in_the_function(self):
+        frames = []
+
+        @self.app.job(self.q)
+        def plain(job):
+            raise RuntimeError("plain")
+
+        @self.app.job("async." + self.q)
+        async def coroutine(job):
+            raise RuntimeError("async")
+
+        @self.app.job("hook." + self.q)
+        def nothing(job):
+            pass
+
+        @self.app.after_job
+        def after(job, error):
+            if job.queue == "hook." + self.q:
+                raise RuntimeError("hook")
+
+        for name in (self.q, "async." + self.q, "hook." + self.q):
+            self.app.enqueue(name, max_attempts=1)
+        for concurrency in (1, 2):  # 1: in the main thread
+            with self.assertLogs("qsidecar", "ERROR") as logs:
+                self.app.run(concurrency, drain=True)
+            for record in logs.records:
+                lines = logging.Formatter().formatException(record.exc_info).splitlines()
+                frames.append((lines[-1], [line.split()[-1] for line in lines if line.startswith("  File")]))
+            self.assertEqual(
+                sorted(frames),
+                [("RuntimeError: async", ["coroutine"]), ("RuntimeError: hook", ["after"]), ("RuntimeError: hook", ["after"]), ("RuntimeError: plain", ["plain"])],
+            )
+            frames.clear()
+            for name in (self.q, "async." + self.q, "hook." + self.q):
+                self.app.enqueue(name, max_attempts=1)
+
+    def test_a_run_over_its_time_limit_is_logged_as_such(self):
+        refused = []
+
+        @self.app.job(self.q)
+        def work(job):
+            eventually(lambda: job.lost, "the lease is lost")
+            try:
+                job.ack()
+            except qsidecar.LeaseLost as e:
+                refused.append(str(e))
+
+        job_id = self.app.enqueue(self.q, timeout=0.05, max_attempts=1).id  # less than the client allows for the reply to the claim
+        with self.assertLogs("qsidecar", "WARNING") as logs:
+            self.app.run(drain=True)
+        over = "it ran longer than its time limit of 0.05 s"
+        self.assertEqual(refused, [f"job {job_id}: {over}; another worker may have it (lease_lost)"])
+        self.assertEqual([r.getMessage() for r in logs.records], [f"<Job {job_id} of {self.q}, attempt 1 of 1> is dead, after its last attempt: {over}"])
+
     def test_drain(self):
         did = []
         self.app.job(self.q)(lambda job: did.append(job.payload))
@@ -494,8 +548,9 @@ class Processes(Case):
             self.assertEqual(logged.readline(), f"worker started: queues {self.q}, concurrency 2\n")
             self.assertEqual(logged.readline(), "began\n")
             os.kill(pid, signal.SIGTERM)
-            self.assertEqual(logged.readline(), "stopping; running jobs: 1\n")
+            self.assertEqual(logged.readline(), "stopping; running jobs: 1; a second signal ends the worker at once\n")
             os.kill(pid, signal.SIGTERM)
+            self.assertEqual(logged.readline(), "ended by a second signal; running jobs that use up an attempt: 1\n")
         self.assertEqual(exit_of(pid), 1)
         self.assertEqual(self.one().id, job_id)
 

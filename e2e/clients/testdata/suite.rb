@@ -102,6 +102,12 @@ class Suite
     job.ack
   end
 
+  def check_inspect
+    client = Qsidecar::Client.new(socket: "/nowhere/s.sock", **@options)
+    equal "#<Qsidecar::Client /nowhere/s.sock>", client.inspect
+    client.close
+  end
+
   def check_settles
     @client.enqueue("settles", 1)
     job = one("settles")

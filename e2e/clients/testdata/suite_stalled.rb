@@ -110,7 +110,9 @@ class Suite
     deaf do |sidecar, client|
       job = hold(sidecar, client)
       raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
-      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) } # it waits for the write lock
+      late = raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) } # it waits for the write lock
+      raise late.message unless late.message.match?(/\Athe sidecar on .*\/s doesn't read: enqueue was not sent in time\z/)
+
       equal LARGE, sidecar.expect("enqueue")["payload"]
       works(sidecar, client)
       call = Thread.new { job.ack }
@@ -201,7 +203,9 @@ class Suite
       client = Qsidecar::Client.new(socket: path)
       first = Thread.new { client.claim("q") rescue nil } # waits for the reply to its hello
       Thread.pass until first.stop?
-      raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) }
+      late = raises(Qsidecar::TimedOut) { client.enqueue("q", 1, request_timeout: 0.01) }
+      raise late.message unless late.message == "no sidecar has answered on #{path} yet: nothing was sent"
+
       first.kill.join
       server.listen(0)
       waiting = Array.new(2) { Socket.new(:UNIX, :STREAM) }

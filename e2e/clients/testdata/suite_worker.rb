@@ -40,6 +40,24 @@ class Suite
     equal ["scheduled", 0, []], snoozed.values_at("state", "attempt", "errors")
   end
 
+  # A run over its time limit is logged as such.
+  def check_time_limit_is_logged
+    out = Queue.new
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { out << text.to_s; "" })
+    worker = Qsidecar::Worker.new(logger: logger, **@options)
+    refused = nil
+    worker.job("limited") do |job|
+      eventually { job.lost? }
+      refused = raises(Qsidecar::LeaseLost) { job.ack }.message
+    end
+    id = @client.enqueue("limited", nil, timeout: 0.05, max_attempts: 1).id
+    worker.run(drain: true)
+    over = "it ran longer than its time limit of 0.05 s"
+    equal "job #{id}: #{over}; another worker may have it", refused
+    lines = Array.new(out.size) { out.pop }
+    equal 1, lines.count("job #{id} of limited: #{over}; another worker may have it")
+  end
+
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.
   def check_unfinished_and_failed_handlers
     ran = []
@@ -231,6 +249,10 @@ class Suite
     equal [["then", :enqueued]], did.reject { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }
     equal "r", did.find { |d| d.job.payload == 5 }.result
     raises(RuntimeError) { Qsidecar::Testing.inline(worker) { @client.enqueue("kinds", 3) } }
+    Qsidecar::Testing.inline(worker) do
+      e = raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: "/nonexistent/s", &:stats) }
+      raise e.message unless e.message.start_with?("stats: Qsidecar::Testing.inline covers enqueue only; no sidecar answers on /nonexistent/s")
+    end
     equal nil, Qsidecar::Client.inline
     later = Qsidecar::Worker.new(logger: silent, **@options)
     later.job("later") { raise Qsidecar::Snooze.new(delay: 60) }

@@ -75,6 +75,14 @@ func (r *RailsApp) Read(name string) string {
 	return string(text)
 }
 
+// Write replaces the text of a file of the application.
+func (r *RailsApp) Write(name, text string) {
+	r.T.Helper()
+	if err := os.WriteFile(filepath.Join(r.Dir, name), []byte(text), 0o644); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
 // railsPrograms returns a folder with ruby, bundle and qsidecar-work, which use only the packages of a Debian suite.
 func railsPrograms(t *testing.T, suite string) string {
 	t.Helper()

@@ -32,7 +32,12 @@ module Qsidecar
     # The queues are those to work, by default the queues of all job classes. The options are those of Worker.
     def initialize(*queues, **options)
       super(**options)
-      queues = ActiveJobWorker.queues if queues.empty?
+      known = ActiveJobWorker.queues
+      unknown = queues.map(&:to_s) - known
+      unless unknown.empty?
+        log(:warn, "no job class has the queue #{unknown.join(", ")}, only #{known.join(", ")}; if it isn't misspelt, its jobs name it in set(queue: …)")
+      end
+      queues = known if queues.empty?
       queues.each { |queue| job(queue) { |job| execute(job) } }
     end
 

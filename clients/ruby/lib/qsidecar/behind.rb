@@ -87,6 +87,11 @@ module Qsidecar
       @lock.synchronize { @changed.broadcast if @begun.delete(job) }
     end
 
+    # running is how many jobs have begun and are not settled yet.
+    def running
+      @lock.synchronize { @begun.size }
+    end
+
     def idle?
       @lock.synchronize { @unanswered.empty? }
     end

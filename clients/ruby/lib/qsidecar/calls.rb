@@ -176,7 +176,8 @@ module Qsidecar
     def late(call)
       return UnknownOutcome.new("#{call.op}: no answer in time; it may or may not have been carried out") if call.state == :sent || call.resent
 
-      TimedOut.new("#{call.op}: not sent: no connection to the sidecar in time")
+      sockets = @sockets.join(" or ")
+      TimedOut.new("#{@link ? "the sidecar on #{sockets} doesn't read" : "no sidecar answers on #{sockets}"}: #{call.op} was not sent in time")
     end
 
     # abandon_call ends a call whose caller leaves before it read the reply.

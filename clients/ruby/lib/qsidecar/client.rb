@@ -180,6 +180,11 @@ module Qsidecar
       nil
     end
 
+    # inspect is short, because a console prints it. The fields of a client have its whole connection.
+    def inspect
+      "#<#{self.class} #{@options[:sockets].join(" or ")}>"
+    end
+
     def self.enqueued(reply)
       Enqueued.new(reply["id"], reply["duplicate"] || false, reply["state"])
     end
@@ -234,6 +239,10 @@ module Qsidecar
       return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
       current.settling(fields[:leases] || [fields[:lease]]) { send_repeatedly(current, op, fields, how) }
+    rescue NotConnected => e
+      raise unless Client.inline
+
+      raise NotConnected, "#{op}: Qsidecar::Testing.inline covers enqueue only; #{e.message}"
     end
 
     def enqueue_time
@@ -311,7 +320,7 @@ module Qsidecar
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
             max_attempts: nil, timeout: nil)
-      out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
+      out = { queue: Codec.text(queue), payload: bytes(queue, payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
       out[:run_at] = instant(run_at, delay) if run_at
@@ -349,10 +358,40 @@ module Qsidecar
       raise ArgumentError, "request_timeout: #{seconds.inspect} must be a number of seconds, 0 or more"
     end
 
-    def bytes(payload, raw)
+    def bytes(queue, payload, raw)
       raise ArgumentError, "raw: true takes a String as the payload, not #{payload.class}" if raw && !payload.is_a?(String)
+      return payload.b if raw
 
-      (raw ? payload : JSON.generate(payload)).b
+      json = JSON.generate(payload)
+      other = other_than_json(payload)
+      return json.b unless other
+
+      raise ArgumentError,
+            "the payload of a job for #{queue} has a value of the class #{other}, which JSON lacks: convert it, or define its to_json"
+    rescue JSON::JSONError, EncodingError => e
+      raise ArgumentError, "the payload of a job for #{queue} can't be JSON (for bytes use raw: true): #{e.message}"
+    end
+
+    # The modules whose to_json stores the to_s of any object. Those of Active Support call the first one here.
+    GENERIC = /\A(JSON::.*Generator::GeneratorMethods::Object|ActiveSupport::ToJsonWithActiveSupportEncoder)\z/.freeze
+    private_constant :GENERIC
+
+    # other_than_json returns the class of a value in a payload that JSON.generate would store as its to_s, or nil.
+    def other_than_json(value)
+      case value
+      when nil, true, false, Integer, Float, String, Symbol then nil
+      when Array then first_other(value)
+      when Hash then first_other(value.each_value)
+      else
+        own = value.method(:to_json)
+        own = own.super_method while own&.owner&.name&.match?(GENERIC)
+        value.class unless own
+      end
+    end
+
+    def first_other(values)
+      values.each { |value| (other = other_than_json(value)) && (return other) }
+      nil
     end
 
     def nack(error: nil, delay: nil, dead: false, snooze: false)

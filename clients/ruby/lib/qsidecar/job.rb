@@ -7,6 +7,11 @@ module Qsidecar
     # job. last_error is the message of the last failed attempt, or nil.
     attr_reader :id, :queue, :lease, :attempt, :max_attempts, :fence, :priority, :headers, :key, :last_error
 
+    # A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from
+    # the commit of the claim, and the client from the reply.
+    ALMOST = 0.1
+    private_constant :ALMOST
+
     attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
     attr_reader :next_jobs # :nodoc: the jobs that it got
 
@@ -21,6 +26,7 @@ module Qsidecar
       @headers = fields["headers"] || {}
       @enqueued_at = fields["enqueued_at"]
       @timeout_ms = fields["timeout_ms"]
+      @began = Connection.now if @timeout_ms
       @state = :held
       @cancelled = false
       @next_jobs = []
@@ -87,7 +93,7 @@ module Qsidecar
     # lost otherwise. Call it in long work, where it can stop. It sends nothing.
     def checkpoint
       raise Cancelled, "job #{@id} of #{@queue} was cancelled" if cancelled?
-      raise LeaseLost, "job #{@id}: its lease was lost; another worker may have it" if lost?
+      raise LeaseLost, "job #{@id}: #{loss}; another worker may have it" if lost?
     end
 
     # The client calls settled! and lost!.
@@ -98,6 +104,11 @@ module Qsidecar
     def lost!(reason = nil)
       @cancelled = reason == "cancelled"
       @state = :lost
+    end
+
+    def loss # :nodoc: why the lease was lost
+      over = @timeout_ms && Connection.now - @began > timeout - ALMOST
+      over ? format("it ran longer than its time limit of %g s", timeout) : "its lease was lost"
     end
 
     # inspect omits the lease, because it is the right to settle.

@@ -10,7 +10,7 @@ module Qsidecar
 
     def initialize(size, commands, log)
       @size = size
-      @commands = commands # :stop, or [pid, status] of a process that ended
+      @commands = commands # :stop, :signal, or [pid, status] of a process that ended
       @log = log
       @started = {}
       @stopping = false
@@ -49,8 +49,8 @@ module Qsidecar
       @theirs.close
       @commands.clear
       Thread.new do
-        @mine.read # returns when the parent ends
-        @commands << :stop
+        @mine.read # returns when the parent stops or ends
+        @commands << :signal
       end
       work.call
       status = 0

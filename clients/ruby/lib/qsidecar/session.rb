@@ -66,7 +66,7 @@ module Qsidecar
         @reader = Thread.new { run(link) }
         @reader.name = "qsidecar"
       end
-      raise TimedOut, "not sent: no connection to the sidecar in time" unless connected
+      raise TimedOut, "no sidecar has answered on #{@sockets.join(" or ")} yet: nothing was sent" unless connected
     end
 
     # call sends one request and returns its reply, a Hash with String keys.

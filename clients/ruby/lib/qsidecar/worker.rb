@@ -218,7 +218,7 @@ module Qsidecar
           group.kill if group && Process.pid == parent
           exit!(128 + number)
         end
-        @commands << :stop
+        @commands << :signal
       end
       old = %w[TERM INT].map { |name| [name, trap(name, &on_signal)] }
       yield
@@ -238,6 +238,7 @@ module Qsidecar
       Thread.new { join_all(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
+      log(:info, "stopping; running jobs: #{@behind.running}; a second signal ends the worker at once") if command == :signal
       @pausing[0].synchronize { @pausing[1].broadcast }
       client.stop_claiming
       join_all(threads)
@@ -359,7 +360,7 @@ module Qsidecar
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
       return log(:info, "job #{job.id} of #{job.queue} was cancelled while it ran") if job.cancelled?
-      return log(:warn, "job #{job.id} of #{job.queue} lost its lease: another worker may have it") if job.lost?
+      return log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it") if job.lost?
       return settle_behind(job, error) unless @sync || @client.session.joins?
 
       tries = 0
@@ -450,7 +451,7 @@ module Qsidecar
       @on_lost&.call(job)
       return if job.cancelled? # the end of its run is logged
 
-      log(:warn, "job #{job.id} of #{job.queue}: its lease was lost; another worker may do it too (see Job#lost?)")
+      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may do it too (see Job#lost?)")
     end
 
     def log(level, text)

@@ -2,7 +2,7 @@
 
 import {
   Client, Dead, LeaseLost, QsidecarError, Retry, SidecarError, Snooze, UnknownOutcome, Worker, testing,
-  type Enqueued, type Handlers, type Job, type JobInfo, type NewJob, type WorkerOptions,
+  type Enqueued, type Handler, type Handlers, type Job, type JobInfo, type NewJob, type WorkerOptions,
 } from 'qsidecar'
 
 const client = new Client({ worker: 'types', onLost: (jobs: Job[]) => console.log(jobs.map((job) => job.id)), logger: console })
@@ -36,7 +36,11 @@ const handlers: Handlers = {
     throw new Retry('again', { cause: new Error('x') })
   },
   resize: { result: true, run: (job) => job.payload },
+  audit: async (job: Job<{ to: string }>) => job.payload.to.length,
 }
+const handler: Handler<number> = (job) => job.payload.toFixed()
+const numbers: Job<number>[] = await client.claim('numbers')
+console.log(numbers[0]?.payload.toFixed(), new Worker({ numbers: handler }))
 const options: WorkerOptions = { concurrency: 8, queues: { mail: 3, resize: null }, ack: 'sync', before: (job) => job.id, after: [(job, error) => [job, error]], client }
 const worker = new Worker(handlers, options)
 await worker.run({ drain: true, threads: 2, module: import.meta.url })
@@ -59,5 +63,7 @@ try {
 await client.enqueue('mail', 1, { delay: 5 })
 // @ts-expect-error: a queue is a text
 await client.claim(5)
+// @ts-expect-error: the payload has no such field
+new Worker({ mail: (job: Job<{ to: string }>) => job.payload.from })
 // @ts-expect-error: jobs come from claims
 new (await import('qsidecar')).Job()

@@ -18,7 +18,10 @@ module ActiveJob
 
       # Errors of a job, not of the sidecar: other jobs of the same request can be stored.
       REJECTED = [Qsidecar::BadRequest, Qsidecar::Forbidden, Qsidecar::TooLarge, Qsidecar::UnknownQueue, Qsidecar::Unsupported].freeze
-      private_constant :BATCH_JOBS, :BATCH_BYTES, :REJECTED
+
+      # The range of qsidecar, with the opposite sign.
+      PRIORITIES = (-32_767..32_768).freeze
+      private_constant :BATCH_JOBS, :BATCH_BYTES, :REJECTED, :PRIORITIES
 
       # The options are those of Qsidecar::Client.
       def initialize(**options)
@@ -42,7 +45,12 @@ module ActiveJob
       # reached, the remaining jobs have an enqueue_error, and enqueue_all raises it.
       def enqueue_all(jobs)
         jobs.each { |job| job.successfully_enqueued = false }
-        all = jobs.map { |job| [job, fields(job, job.scheduled_at&.to_f)] }
+        all = jobs.filter_map do |job|
+          [job, fields(job, job.scheduled_at&.to_f)]
+        rescue Qsidecar::BadRequest => e
+          job.enqueue_error = enqueue_error(e)
+          nil
+        end
         batches(all).each { |batch| store(batch) }
         jobs.count(&:successfully_enqueued?)
       rescue Qsidecar::Error => e
@@ -69,11 +77,24 @@ module ActiveJob
       # enqueued before that one is acked. It differs in provider_job_id, which is the one of the job that runs. If that job
       # is delivered again, its retry is stored once.
       def fields(job, timestamp)
-        fields = { queue: job.queue_name, payload: JSON.generate(job.serialize), raw: true,
+        fields = { queue: job.queue_name, payload: payload(job), raw: true,
                    key: [job.job_id, job.provider_job_id, job.executions].join("/") }
-        fields[:priority] = -job.priority if job.priority
+        fields[:priority] = priority(job.priority) if job.priority
         fields[:run_at] = timestamp if timestamp
         fields
+      end
+
+      def payload(job)
+        JSON.generate(job.serialize)
+      rescue JSON::JSONError, EncodingError => e
+        raise Qsidecar::BadRequest, "an argument of #{job.class} can't be JSON (encode bytes, with Base64 for example): #{e.message}"
+      end
+
+      # priority returns a priority of qsidecar. Its own error would name the range of the opposite sign.
+      def priority(priority)
+        return -priority if PRIORITIES.cover?(priority)
+
+        raise Qsidecar::BadRequest, "priority #{priority} is out of range: #{PRIORITIES.begin} to #{PRIORITIES.end}"
       end
 
       # batches divides the jobs into requests.
@@ -102,7 +123,7 @@ module ActiveJob
       end
 
       def enqueue_error(error)
-        EnqueueError.new("#{error.class}: #{error.message}")
+        EnqueueError.new("#{error.class}: #{error.message.sub(/\Ajobs\[\d+\]: /, "")}") # the number is that in a request, not in the list
       end
     end
   end

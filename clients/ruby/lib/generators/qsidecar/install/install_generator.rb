@@ -13,15 +13,36 @@ module Qsidecar
     WORKER = "bundle exec qsidecar-work --rails"
     ADAPTER = /^(\s*config\.active_job\.queue_adapter\s*=).*/.freeze
     TEST = "config/environments/test.rb"
+    APPLICATION = "config/application.rb"
+    REQUIRE = "require \"active_job/railtie\""
+
+    # An application of `rails new --minimal` doesn't load Active Job, and then each command fails at `config.active_job`.
+    def require_active_job
+      return if defined?(::ActiveJob::Railtie)
+      unless Gem.loaded_specs.key?("activejob")
+        raise Thor::Error, "Active Job isn't in the bundle: add `gem \"rails\"` or `gem \"activejob\"` to the Gemfile, and run the generator again"
+      end
+
+      commented = /^\s*#\s*require ["']active_job\/railtie["']/
+      after = /^\s*require ["']rails["'].*\n/
+      if text(APPLICATION).match?(commented)
+        gsub_file APPLICATION, commented, REQUIRE
+      elsif text(APPLICATION).match?(after)
+        insert_into_file APPLICATION, "#{REQUIRE}\n", after: after
+      else
+        raise Thor::Error, "#{APPLICATION} doesn't load Active Job: add #{REQUIRE} to it, and run the generator again"
+      end
+      say_status :require, "Active Job, which the application didn't load: #{REQUIRE}"
+    end
 
     # It is a line of the configuration, not an initializer. If a gem loads Active Job early, an initializer comes too
     # late, and Active Job keeps its adapter `:async`. Other adapters are replaced, because their lines would come later.
     def select_adapter
       environments = Dir.glob("config/environments/*.rb", base: destination_root) - [TEST]
-      ["config/application.rb", *environments].each do |file|
+      [APPLICATION, *environments].each do |file|
         gsub_file file, ADAPTER, "\\1 :qsidecar" if text(file).match?(ADAPTER)
       end
-      add_adapter "config/application.rb", "    config.active_job.queue_adapter = :qsidecar\n", /^\s*class Application < Rails::Application\n/
+      add_adapter APPLICATION, "    config.active_job.queue_adapter = :qsidecar\n", /^\s*class Application < Rails::Application\n/
       add_adapter TEST, "  config.active_job.queue_adapter = :test\n", /^Rails\.application\.configure do\n/
     end
 

@@ -17,6 +17,13 @@ jobs[5].priority = 1_000_000
 ActiveJob.perform_all_later(jobs)
 puts "stored #{jobs.count(&:successfully_enqueued?)}, and #{jobs[5].enqueue_error.class}: #{jobs[5].enqueue_error.message}"
 
+jobs = Array.new(3) { |i| NoteJob.new(i).set(queue: "bulk") }
+jobs[0].queue_name = "no queue's name!"
+jobs[1].arguments = ["\x89PNG".b]
+jobs[2].queue_name = "no queue's name!"
+ActiveJob.perform_all_later(jobs)
+jobs.each { |job| puts "rejected: #{job.enqueue_error.message}" }
+
 large = Array.new(3) { NoteJob.new("x" * 900_000).set(queue: "bulk") }
 requests = 0
 ActiveJob.perform_all_later(large)
