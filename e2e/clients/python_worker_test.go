@@ -2,8 +2,6 @@ package clients
 
 import (
 	"bufio"
-	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,24 +104,19 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	})
 }
 
-// TestPythonAsyncMemory checks that AsyncClient and a worker with async jobs keep nothing of jobs and calls that have ended.
-func TestPythonAsyncMemory(t *testing.T) {
+// TestPythonMemory: see checkMemory. In a full run, one object for each job would be 90,000 blocks.
+func TestPythonMemory(t *testing.T) {
 	t.Parallel()
 	total := kit.Size(100_000)
-	cmd := exec.CommandContext(testwait.Context(t), clientlib.PythonEnv(t, clientlib.PythonPackage), kit.Path("e2e/clients/testdata/async_memory.py"), strconv.Itoa(total))
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+kit.NewSite(t).Start("a").Socket)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	var got struct{ Done, First, Last int }
-	if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	kit.Figure(t, "%d async jobs, allocated blocks from %d to %d", got.Done, got.First, got.Last)
-	if got.Done != total {
-		t.Errorf("%d jobs of %d were done", got.Done, total)
-	}
-	if got.Last > got.First+20_000 { // one object for each job of a full run would be 90,000
-		t.Errorf("the allocated blocks have grown from %d after a tenth of the jobs to %d", got.First, got.Last)
+	python := clientlib.PythonEnv(t, clientlib.PythonPackage)
+	for _, kind := range []string{"threads", "async"} {
+		for _, ack := range []string{"behind", "sync"} {
+			t.Run(kind+" "+ack, func(t *testing.T) {
+				t.Parallel()
+				cmd := exec.CommandContext(testwait.Context(t), python, kit.Path("e2e/clients/testdata/memory.py"), strconv.Itoa(total), ack, kind)
+				checkMemory(t, total, "allocated blocks", 20_000, cmd)
+			})
+		}
 	}
 }
 

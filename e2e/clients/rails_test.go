@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,6 +53,8 @@ func TestRails(t *testing.T) {
 			if version == "7.2." {
 				railsEnqueueAll(app, worker("false"))
 			}
+			total := kit.Size(100_000)
+			checkMemory(t, total, "bytes", 2<<20, app.Command(nil, "ruby", "bin/rails", "runner", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), "behind"))
 			w := worker("ruby test/jobs_test.rb")
 			w.Start()
 			w.WaitExit()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
@@ -62,6 +63,20 @@ func TestRubyWorker(t *testing.T) {
 func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
 	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.RubyWorker(t, sc, nil) })
+}
+
+// TestRubyMemory: see checkMemory.
+func TestRubyMemory(t *testing.T) {
+	t.Parallel()
+	total := kit.Size(100_000)
+	for _, ack := range []string{"behind", "sync"} {
+		t.Run(ack, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(testwait.Context(t), "ruby", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), ack)
+			cmd.Env = append(os.Environ(), "RUBYLIB="+filepath.Join(clientlib.RubyPackage, "lib"))
+			checkMemory(t, total, "bytes", 2<<20, cmd)
+		})
+	}
 }
 
 // TestRubyWorkerStoppedAsAGroup: see checkGroupStop.

@@ -2,7 +2,10 @@ package clients
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -189,6 +192,26 @@ func checkSidecarChanges(w *clientlib.Worker, n int, change func(*kit.Sidecar)) 
 	w.Terminate()
 	if _, lines := w.Done(); len(lines) != n {
 		w.T.Errorf("%d jobs were done %d times in all, want each once; the worker's output:\n%s", n, len(lines), w.Output)
+	}
+}
+
+// checkMemory runs a program that works so many jobs and prints the size of its objects, in a unit, after a tenth of them and after
+// all. It must grow by less than most: a worker keeps nothing of the jobs that it has settled. A drain works all jobs.
+func checkMemory(t *testing.T, total int, unit string, most int, cmd *exec.Cmd) {
+	t.Helper()
+	cmd.Env = append(cmd.Environ(), "QSIDECAR_SOCKET="+kit.NewSite(t).Start("a").Socket)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var got struct{ Done, First, Last int }
+	if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	kit.Figure(t, "%d jobs, %s from %d to %d", got.Done, unit, got.First, got.Last)
+	if got.Done != total {
+		t.Errorf("%d jobs of %d were done", got.Done, total)
+	}
+	if got.Last > got.First+most {
+		t.Errorf("the objects have grown from %d %s after a tenth of the jobs to %d", got.First, unit, got.Last)
 	}
 }
 
