@@ -55,6 +55,7 @@ func TestRails(t *testing.T) {
 			}
 			total := kit.Size(100_000)
 			checkMemory(t, total, "bytes", 2<<20, app.Command(nil, "ruby", "bin/rails", "runner", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), "behind"))
+			railsOutlives(app, procfile+" -c 8 -q quick")
 			w := worker("ruby test/jobs_test.rb")
 			w.Start()
 			w.WaitExit()
@@ -174,6 +175,23 @@ func railsKilled(w *clientlib.Worker, app *clientlib.RailsApp) {
 	w.Terminate()
 	if _, lines := w.Done(); !slices.Equal(lines, []string{"begun 1", "begun 1", "ended 1"}) {
 		w.T.Errorf("after a kill the workers ran %q", lines)
+	}
+}
+
+// railsOutlives changes the sidecars under workers of Active Job: see checkChange.
+func railsOutlives(app *clientlib.RailsApp, command string) {
+	app.T.Helper()
+	const code = `puts JSON.generate(NoteJob.new("NUMBER").serialize.merge("queue_name" => "quick", "job_id" => "job NUMBER"))`
+	serialized := app.Run(nil, "ruby", "bin/rails", "runner", code)
+	for _, how := range changes {
+		app.T.Run(how.name, func(t *testing.T) {
+			t.Parallel()
+			w := clientlib.NewWorker(t, restartSite(t).Start("a"), app.Env, "env", "sh", "-c", "exec "+command)
+			w.Dir = app.Dir
+			checkChange(w, kit.Size(10_000), how, func(number int) string {
+				return strings.ReplaceAll(serialized, "NUMBER", strconv.Itoa(number))
+			})
+		})
 	}
 }
 
