@@ -215,7 +215,7 @@ test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => 
   let computing = 0
   child.stdout.on('data', (text) => {
     computing += String(text).split('computing').length - 1
-    if (computing === 2) c.reclaim(queue, [ids.lost]).then(() => c.delete(queue, [ids.lost]))
+    if (computing === 2) c.pause(queue).then(() => c.reclaim(queue, [ids.lost])).then(() => c.delete(queue, [ids.lost])) // before a thread gets it again
   })
   const { code, output } = await ended
   assert.equal(code, 0, output)
@@ -295,11 +295,11 @@ test('a second signal ends the process at once', async (t) => {
     'worker.js': `const {Worker} = require(process.env.QSIDECAR_PACKAGE)
       module.exports = new Worker({'${queue}'() { console.log('begun'); return new Promise(() => {}) }})`,
   })
-  const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')])
-  await once(child.stdout, 'data')
-  child.kill('SIGTERM')
-  while (!String(await once(child.stderr, 'data')).includes('stopping; running jobs: 1'));
-  child.kill('SIGINT')
+  const { child, ended, said } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.js')])
+  await said('begun')
+  process.kill(child.pid, 'SIGTERM') // child.kill of Deno works once
+  await said('stopping; running jobs: 1')
+  process.kill(child.pid, 'SIGINT')
   assert.equal((await ended).code, 1)
 })
 
