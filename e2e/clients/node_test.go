@@ -119,7 +119,7 @@ func TestNodeMemory(t *testing.T) {
 	for _, ack := range []string{"behind", "sync"} {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
-			checkMemory(t, total, "bytes", 2<<20, exec.CommandContext(testwait.Context(t), "node", "--expose-gc", kit.Path("e2e/clients/testdata/memory.mjs"), strconv.Itoa(total), ack))
+			checkMemory(t, total, "bytes", 2<<20, exec.CommandContext(t.Context(), "node", "--expose-gc", kit.Path("e2e/clients/testdata/memory.mjs"), strconv.Itoa(total), ack))
 		})
 	}
 }

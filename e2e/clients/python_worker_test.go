@@ -14,7 +14,6 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestPythonExample runs the example of the package's README unchanged, with the package installed
@@ -113,7 +112,7 @@ func TestPythonMemory(t *testing.T) {
 		for _, ack := range []string{"behind", "sync"} {
 			t.Run(kind+" "+ack, func(t *testing.T) {
 				t.Parallel()
-				cmd := exec.CommandContext(testwait.Context(t), python, kit.Path("e2e/clients/testdata/memory.py"), strconv.Itoa(total), ack, kind)
+				cmd := exec.CommandContext(t.Context(), python, kit.Path("e2e/clients/testdata/memory.py"), strconv.Itoa(total), ack, kind)
 				checkMemory(t, total, "allocated blocks", 20_000, cmd)
 			})
 		}

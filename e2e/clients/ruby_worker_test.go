@@ -13,7 +13,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
@@ -72,7 +71,7 @@ func TestRubyMemory(t *testing.T) {
 	for _, ack := range []string{"behind", "sync"} {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(testwait.Context(t), "ruby", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), ack)
+			cmd := exec.CommandContext(t.Context(), "ruby", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), ack)
 			cmd.Env = append(os.Environ(), "RUBYLIB="+filepath.Join(clientlib.RubyPackage, "lib"))
 			checkMemory(t, total, "bytes", 2<<20, cmd)
 		})
