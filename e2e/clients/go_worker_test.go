@@ -1,11 +1,9 @@
 package clients
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
@@ -40,7 +38,7 @@ func TestGoExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"main.go": readmeExample(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
+		"main.go": clientlib.Example(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
 		"go.mod": "module example\n\ngo 1.26\n\nrequire github.com/qsidecar/qsidecar v0.0.0\n\nreplace github.com/qsidecar/qsidecar => " + root + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -58,32 +56,9 @@ func TestGoExample(t *testing.T) {
 	cmd := exec.Command(filepath.Join(dir, "example"))
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
-	}
-}
-
-// greeted runs a README's example until it has greeted Ada, and then stops it.
-func greeted(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "hello, Ada\n" {
-		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestNodeKit(t *testing.T) {
 // TestNodeExample runs the example of the package's README unchanged, with only the package installed.
 func TestNodeExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
+	program := clientlib.Example(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -38,8 +38,7 @@ func TestNodeExample(t *testing.T) {
 	cmd := exec.Command("node", file)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}

@@ -1,14 +1,11 @@
 package clients
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
@@ -20,7 +17,7 @@ import (
 // in a clean environment.
 func TestPythonExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.PythonPackage, "README.md"), "python")
+	program := clientlib.Example(t, filepath.Join(clientlib.PythonPackage, "README.md"), "python")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -34,24 +31,7 @@ func TestPythonExample(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=1")
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "hello, Ada\n" {
-		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
-	}
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}
@@ -123,18 +103,4 @@ func TestPythonMemory(t *testing.T) {
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
 	checkGroupStop(clientlib.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
-}
-
-// readmeExample returns the code block below the line that marks a README's example.
-func readmeExample(t *testing.T, readme, language string) string {
-	t.Helper()
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?s)<!-- example -->\n+```" + language + "\n(.*?)```").FindSubmatch(text)
-	if found == nil {
-		t.Fatalf("%s has no block of %s below <!-- example -->", readme, language)
-	}
-	return string(found[1])
 }

@@ -18,7 +18,7 @@ import (
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
 func TestRubyExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.RubyPackage, "README.md"), "ruby")
+	program := clientlib.Example(t, filepath.Join(clientlib.RubyPackage, "README.md"), "ruby")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -33,8 +33,7 @@ func TestRubyExample(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(append(os.Environ(), env...), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}
