@@ -50,6 +50,7 @@ func TestRails(t *testing.T) {
 			railsJobs(app, worker(procfile+" -c 1 -q default -q inside -q ordered -q orders -q retried -q failing -q mailers -q once"))
 			railsStopped(worker(start[1]), app)
 			railsKilled(worker(start[1]), app)
+			railsOddPlaces(app, worker("false"))
 			if version == "7.2." {
 				railsEnqueueAll(app, worker("false"))
 			}
@@ -192,6 +193,28 @@ func railsOutlives(app *clientlib.RailsApp, command string) {
 				return strings.ReplaceAll(serialized, "NUMBER", strconv.Itoa(number))
 			})
 		})
+	}
+}
+
+// railsOddPlaces enqueues in signal handlers, finalizers and at the end of the process.
+func railsOddPlaces(app *clientlib.RailsApp, w *clientlib.Worker) {
+	w.T.Helper()
+	out := runner(app, w, "script/odd_places.rb")
+	want := regexp.MustCompile(`usual: stored
+signal: (Qsidecar::Reentrant|ThreadError)
+thread of a signal: stored
+subscriber: stored
+in the middle of a call: Qsidecar::Reentrant
+child: stored
+parent: stored
+at_exit: stored
+finalizer at the end: Qsidecar::Closed
+`)
+	if !want.MatchString(out) {
+		w.T.Errorf("script/odd_places.rb prints\n%s, want\n%s", out, want)
+	}
+	if got := w.Counts("odd"); got.Ready != 6 || got.Total() != 6 {
+		w.T.Errorf("the queue odd has %+v, want 6 jobs", got)
 	}
 }
 
