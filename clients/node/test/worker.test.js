@@ -198,12 +198,13 @@ test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => 
     'worker.mjs': `
       import { createRequire } from 'node:module'
       const { Worker, Snooze } = createRequire(import.meta.url)(process.env.QSIDECAR_PACKAGE)
+      const parent = process.ppid // a test that was killed must leave no thread that computes
       export default new Worker({ kept: { result: true, run: (job) => ({ n: job.payload }) }, '${queue}': async (job) => {
         if (job.payload === 'exit') process.exit(3)
         if (job.payload === 'snooze') throw new Snooze('later', { delayMs: 3600000 })
         if (job.payload === 'error') throw new RangeError('seven')
         if (job.payload === 'ack') await job.ack()
-        if (job.payload === 'lost') { job.followUp('${next}', 'begun'); console.log('computing'); while (!job.lost); console.log('lost') }
+        if (job.payload === 'lost') { job.followUp('${next}', 'begun'); console.log('computing'); while (!job.lost && process.ppid === parent); console.log('lost') }
         if (job.payload === 'next') job.followUp('${next}', 1)
       }}, {concurrency: 8})`,
   })
