@@ -99,7 +99,7 @@ bench: build ## compare the program with direct SQL (minutes a part; ARGS="-engi
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)
 
-RIVALS = @scripts/need.sh python3 venv npm debs beanstalkd; cd bench && $(GO) build -o ../bin/bench . && cd .. && exec env -u QSIDECAR_TEST_MEMORY ./bin/bench -bin bin/qsidecar
+RIVALS = @scripts/need.sh python3 venv ruby npm debs beanstalkd; cd bench && $(GO) build -o ../bin/bench . && cd .. && exec env -u QSIDECAR_TEST_MEMORY ./bin/bench -bin bin/qsidecar
 
 rivals: build ## compare the program with other queues, and write bench/RESULTS.md (half an hour; some of it without the file: ARGS="-engine postgres -parts rivals -only River/32")
 	$(RIVALS) -parts rivals,idle,backlog,snapshot -rounds 5 $(if $(ARGS),,-results bench/RESULTS.md) $(ARGS)

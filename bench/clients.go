@@ -26,15 +26,16 @@ const clientQueue = "clients"
 type language struct {
 	name, driver string
 	codecs       []string
+	workers      []string // the kinds of its worker; "": the only one, or that with threads
 	// command returns the program's arguments and its additional environment.
 	command func(ctx context.Context, repository string) (argv, env []string, err error)
 }
 
 var languages = []language{
-	{"Python", "psycopg", []string{"msgpack", "json"}, pythonCommand},
-	{"Ruby", "pg", []string{"msgpack", "json"}, rubyCommand},
-	{"Node", "", []string{"json"}, nodeCommand}, // its standard library has no driver
-	{"Go", "pgx", []string{"msgpack"}, goCommand},
+	{"Python", "psycopg", []string{"msgpack", "json"}, []string{"", "async"}, pythonCommand},
+	{"Ruby", "pg", []string{"msgpack", "json"}, []string{""}, rubyCommand},
+	{"Node", "", []string{"json"}, []string{""}, nodeCommand}, // its standard library has no driver
+	{"Go", "pgx", []string{"msgpack"}, []string{""}, goCommand},
 }
 
 func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/bench/internal/measure"
@@ -46,16 +47,19 @@ func workers(ctx context.Context, p *plan) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
 		}
-		w, err := startWorkers(ctx, append(argv, "worker"), append(env, "QSIDECAR_SOCKET="+x.Sidecar.Socket))
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.name, err)
-		}
-		defer func() { err = errors.Join(err, w.stop()) }()
-		for _, threads := range []int{1, 8} {
-			cells = append(cells, &workerCell{
-				name: fmt.Sprintf("%s, %d at once", l.name, threads), threads: threads, program: w,
-				jobs: map[string]int{}, got: map[string][]measure.Figures{},
-			})
+		for _, kind := range l.workers {
+			name := strings.TrimSpace(l.name + " " + kind)
+			w, err := startWorkers(ctx, append(slices.Clip(argv), "worker", kind), append(slices.Clip(env), "QSIDECAR_SOCKET="+x.Sidecar.Socket))
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			defer func() { err = errors.Join(err, w.stop()) }()
+			for _, threads := range []int{1, 8, 32} {
+				cells = append(cells, &workerCell{
+					name: fmt.Sprintf("%s, %d at once", name, threads), threads: threads, program: w,
+					jobs: map[string]int{}, got: map[string][]measure.Figures{},
+				})
+			}
 		}
 	}
 	for round := range p.Rounds + 1 { // the first one finds the numbers of jobs

@@ -1,8 +1,8 @@
 """One process of the Python client, or of psycopg, that processes a queue until it is empty:
-loop.py sidecar|driver N, or loop.py worker.
+loop.py sidecar|driver N, or loop.py worker "" or loop.py worker async.
 
 It claims and acks N jobs at a time. It prints the number of jobs and the seconds. The worker of the client does that
-for each line of its input: the number of its threads, and behind or sync.
+for each line of its input: how many jobs it runs at once, and behind or sync. With async, the jobs are coroutines.
 """
 
 import os
@@ -46,19 +46,26 @@ def by_driver(n):
             done += len(jobs)
 
 
-def by_worker():
+def by_worker(kind):
     import qsidecar
 
     for line in sys.stdin:
         threads, ack = line.split()
         app, times = qsidecar.App(), []
-        app.job("clients")(lambda job, times=times: times.append(time.perf_counter()))
+
+        def note(job, times=times):
+            times.append(time.perf_counter())
+
+        async def note_async(job, times=times):
+            times.append(time.perf_counter())
+
+        app.job("clients")(note_async if kind == "async" else note)
         app.run(int(threads), drain=True, ack=ack)
         app.client.close()
         print(len(times), max(times) - min(times), flush=True)
 
 
 if sys.argv[1] == "worker":
-    by_worker()
+    by_worker(sys.argv[2])
 else:
     print(*{"sidecar": by_sidecar, "driver": by_driver}[sys.argv[1]](int(sys.argv[2])))

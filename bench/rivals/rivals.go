@@ -8,12 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // peer is a queue that is measured beside the sidecar, or a reference.
@@ -73,7 +75,12 @@ var workloads = []workload{
 
 // peers are all peers in order of the table.
 var peers = []peer{
-	ownPeer, ownWorkerPeer, ownBatchPeer,
+	ownPeer, ownWorkerPeer,
+	clientPeer("Node", "`Worker` of the Node client, in one process", "", ownProgram("node", "own.mjs")),
+	clientPeer("Python", "`App` of the Python client with threads, in one process; msgpack", "threads", pythonProgram("own.py", pythonenv.Tools...)),
+	clientPeer("Python async", "the same with coroutines", "async", pythonProgram("own.py", pythonenv.Tools...)),
+	clientPeer("Ruby", "`Worker` of the Ruby client with threads, in one process", "", ownProgram("ruby", "own.rb")),
+	ownBatchPeer,
 	directPeer(measure.KeyTwo, "two short transactions", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
 	directPeer(measure.KeyBest, "best one-job SQL", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
 	directPeer(measure.KeyRaw, "raw limit n=1000", "one connection claims 1,000 jobs and deletes them in one transaction", "1"),

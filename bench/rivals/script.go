@@ -38,7 +38,28 @@ func scriptPeer(name, settings string, install func(ctx context.Context, dir str
 		if err != nil {
 			return nil, err
 		}
-		return &script{y: y, d: d, argv: argv, cwd: cwd, options: options}, nil
+		return &script{y: y, d: d, sidecar: &measure.Sidecar{}, stop: d.Close, argv: argv, cwd: cwd, options: options}, nil
+	}}
+}
+
+// clientPeer is the worker of a client in another language, with a sidecar. Its program is in the directory rivals, too.
+func clientPeer(language, settings, kind string, install func(ctx context.Context, dir string) (argv []string, cwd string, err error)) peer {
+	name := "qsidecar " + language + " worker"
+	return peer{name: name, settings: settings, only: []string{"1", "8", "32"}, open: func(ctx context.Context, y *yard) (contender, error) {
+		repository, err := local.Repository()
+		if err != nil {
+			return nil, err
+		}
+		argv, cwd, err := install(ctx, filepath.Join(repository, "bench", "rivals"))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", measure.ErrUnavailable, err)
+		}
+		x, err := y.Site(ctx, y.Server, name)
+		if err != nil {
+			return nil, err
+		}
+		options := map[string]any{"socket": x.Sidecar.Socket, "queue": ownQueue, "kind": kind}
+		return &script{y: y, d: x.Database, sidecar: x.Sidecar, stop: x.Close, argv: argv, cwd: cwd, options: options}, nil
 	}}
 }
 
@@ -46,6 +67,8 @@ func scriptPeer(name, settings string, install func(ctx context.Context, dir str
 type script struct {
 	y       *yard
 	d       measure.Database
+	sidecar *measure.Sidecar // without a process: none
+	stop    func() error
 	argv    []string
 	cwd     string
 	options map[string]any
@@ -56,7 +79,7 @@ type script struct {
 }
 
 func (s *script) version() string { return s.named }
-func (s *script) close() error    { return s.d.Close() }
+func (s *script) close() error    { return s.stop() }
 
 func (s *script) ready(ctx context.Context, w workload) (err error) {
 	about := map[string]any{"url": s.d.URL(), "workers": w.workers, "size": w.size, "batch": w.batch, "producers": producers}
@@ -98,7 +121,7 @@ func (s *script) ask(to any, command string, args ...any) error {
 
 // measure runs a command whose answer has figures.
 func (s *script) measure(ctx context.Context, command string, args ...any) (f measure.Figures, err error) {
-	look := s.y.Watch(ctx, &measure.Sidecar{}, s.d)
+	look := s.y.Watch(ctx, s.sidecar, s.d)
 	var answer struct {
 		Jobs    int
 		Seconds float64
@@ -168,6 +191,13 @@ func npmInstall(ctx context.Context, home string, wanted []byte) error {
 		return fmt.Errorf("npm install: %w\n%s(scripts/need.sh npm installs npm)", err, out)
 	}
 	return os.WriteFile(filepath.Join(home, "installed"), nil, 0o644)
+}
+
+// ownProgram returns the command of a program that needs no packages.
+func ownProgram(interpreter, program string) func(ctx context.Context, dir string) ([]string, string, error) {
+	return func(_ context.Context, dir string) ([]string, string, error) {
+		return []string{interpreter, filepath.Join(dir, program)}, dir, nil
+	}
 }
 
 // pythonProgram returns the command of a program for Python.

@@ -72,7 +72,7 @@ func buildGoExample(t *testing.T, program string) string {
 func TestGoExampleEndsAtASecondSignal(t *testing.T) {
 	t.Parallel()
 	const work = "fmt.Printf(\"hello, %s\\n\", name)\n"
-	program := readmeExample(t, kit.Path("clients/go/README.md"), "go")
+	program := clientlib.Example(t, kit.Path("clients/go/README.md"), "go")
 	if !strings.Contains(program, work) {
 		t.Fatalf("the example has no line %q", work)
 	}
@@ -107,15 +107,14 @@ func TestGoExampleEndsAtASecondSignal(t *testing.T) {
 // TestGoExample runs the example of the package's README unchanged, in its own module.
 func TestGoExample(t *testing.T) {
 	t.Parallel()
-	program := buildGoExample(t, readmeExample(t, kit.Path("clients/go/README.md"), "go"))
+	program := buildGoExample(t, clientlib.Example(t, kit.Path("clients/go/README.md"), "go"))
 	s := kit.NewSite(t)
 	sc := s.Start("a")
 	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": `"Ada"`})
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}

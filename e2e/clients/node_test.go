@@ -1,8 +1,6 @@
 package clients
 
 import (
-	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +27,7 @@ func TestNodeKit(t *testing.T) {
 // TestNodeExample runs the example of the package's README unchanged, with only the package installed.
 func TestNodeExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
+	program := clientlib.Example(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -42,8 +40,7 @@ func TestNodeExample(t *testing.T) {
 	cmd := exec.Command("node", file)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}
@@ -171,28 +168,14 @@ func TestNodeWorker(t *testing.T) {
 	}
 }
 
-// TestNodeMemory checks that a worker keeps nothing of the jobs that it has settled, and that a drain works all jobs.
+// TestNodeMemory: see checkMemory.
 func TestNodeMemory(t *testing.T) {
 	t.Parallel()
 	total := kit.Size(100_000)
 	for _, ack := range []string{"behind", "sync"} {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(testwait.Context(t), "node", "--expose-gc", kit.Path("e2e/clients/testdata/memory.mjs"), strconv.Itoa(total), ack)
-			cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+kit.NewSite(t).Start("a").Socket)
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			var got struct{ Done, First, Last int }
-			if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			kit.Figure(t, "%d jobs, heap from %d KiB to %d KiB", got.Done, got.First>>10, got.Last>>10)
-			if got.Done != total {
-				t.Errorf("%d jobs of %d were done", got.Done, total)
-			}
-			if got.Last > got.First+2<<20 {
-				t.Errorf("the heap has grown from %d bytes after a tenth of the jobs to %d", got.First, got.Last)
-			}
+			checkMemory(t, total, "bytes", 2<<20, exec.CommandContext(t.Context(), "node", "--expose-gc", kit.Path("e2e/clients/testdata/memory.mjs"), strconv.Itoa(total), ack))
 		})
 	}
 }

@@ -1,29 +1,23 @@
 package clients
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
-	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestPythonExample runs the example of the package's README unchanged, with the package installed
 // in a clean environment.
 func TestPythonExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.PythonPackage, "README.md"), "python")
+	program := clientlib.Example(t, filepath.Join(clientlib.PythonPackage, "README.md"), "python")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -37,24 +31,7 @@ func TestPythonExample(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=")
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "hello, Ada\n" {
-		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
-	}
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}
@@ -106,24 +83,19 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	})
 }
 
-// TestPythonAsyncMemory checks that AsyncClient and a worker with async jobs keep nothing of jobs and calls that have ended.
-func TestPythonAsyncMemory(t *testing.T) {
+// TestPythonMemory: see checkMemory. In a full run, one object for each job would be 90,000 blocks.
+func TestPythonMemory(t *testing.T) {
 	t.Parallel()
 	total := kit.Size(100_000)
-	cmd := exec.CommandContext(testwait.Context(t), clientlib.PythonEnv(t, clientlib.PythonPackage), kit.Path("e2e/clients/testdata/async_memory.py"), strconv.Itoa(total))
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+kit.NewSite(t).Start("a").Socket)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	var got struct{ Done, First, Last int }
-	if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	kit.Figure(t, "%d async jobs, allocated blocks from %d to %d", got.Done, got.First, got.Last)
-	if got.Done != total {
-		t.Errorf("%d jobs of %d were done", got.Done, total)
-	}
-	if got.Last > got.First+20_000 { // one object for each job of a full run would be 90,000
-		t.Errorf("the allocated blocks have grown from %d after a tenth of the jobs to %d", got.First, got.Last)
+	python := clientlib.PythonEnv(t, clientlib.PythonPackage)
+	for _, kind := range []string{"threads", "async"} {
+		for _, ack := range []string{"behind", "sync"} {
+			t.Run(kind+" "+ack, func(t *testing.T) {
+				t.Parallel()
+				cmd := exec.CommandContext(t.Context(), python, kit.Path("e2e/clients/testdata/memory.py"), strconv.Itoa(total), ack, kind)
+				checkMemory(t, total, "allocated blocks", 20_000, cmd)
+			})
+		}
 	}
 }
 
@@ -131,18 +103,4 @@ func TestPythonAsyncMemory(t *testing.T) {
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
 	checkGroupStop(clientlib.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
-}
-
-// readmeExample returns the code block below the line that marks a README's example.
-func readmeExample(t *testing.T, readme, language string) string {
-	t.Helper()
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?s)<!-- example -->\n+```" + language + "\n(.*?)```").FindSubmatch(text)
-	if found == nil {
-		t.Fatalf("%s has no block of %s below <!-- example -->", readme, language)
-	}
-	return string(found[1])
 }

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,11 +50,15 @@ func TestRails(t *testing.T) {
 			railsJobs(app, worker(procfile+" -c 1 -q default -q inside -q ordered -q orders -q retried -q failing -q mailers -q once"))
 			railsStopped(worker(start[1]), app)
 			railsKilled(worker(start[1]), app)
+			railsOddPlaces(app, worker("false"))
 			if version == "7.2." {
 				railsEnqueueAll(app, worker("false"))
 			}
 			railsMisspelt(worker("qsidecar-work --rails --drain -q default -q mial"))
 			railsMinimal(t, sc, suite)
+			total := kit.Size(100_000)
+			checkMemory(t, total, "bytes", 2<<20, app.Command(nil, "ruby", "bin/rails", "runner", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), "behind"))
+			railsOutlives(app, procfile+" -c 8 -q quick")
 			w := worker("ruby test/jobs_test.rb")
 			w.Start()
 			w.WaitExit()
@@ -202,6 +207,45 @@ func railsMinimal(t *testing.T, sc *kit.Sidecar, suite string) {
 			!strings.HasSuffix(out, " @client=#<Qsidecar::Client "+sc.Socket+">>\n") {
 			t.Errorf("%s: the adapter is %q", name, out)
 		}
+	}
+}
+
+// railsOutlives changes the sidecars under workers of Active Job: see checkChange.
+func railsOutlives(app *clientlib.RailsApp, command string) {
+	app.T.Helper()
+	const code = `puts JSON.generate(NoteJob.new("NUMBER").serialize.merge("queue_name" => "quick", "job_id" => "job NUMBER"))`
+	serialized := app.Run(nil, "ruby", "bin/rails", "runner", code)
+	for _, how := range changes {
+		app.T.Run(how.name, func(t *testing.T) {
+			t.Parallel()
+			w := clientlib.NewWorker(t, restartSite(t).Start("a"), app.Env, "env", "sh", "-c", "exec "+command)
+			w.Dir = app.Dir
+			checkChange(w, kit.Size(10_000), how, func(number int) string {
+				return strings.ReplaceAll(serialized, "NUMBER", strconv.Itoa(number))
+			})
+		})
+	}
+}
+
+// railsOddPlaces enqueues in signal handlers, finalizers and at the end of the process.
+func railsOddPlaces(app *clientlib.RailsApp, w *clientlib.Worker) {
+	w.T.Helper()
+	out := runner(app, w, "script/odd_places.rb")
+	want := regexp.MustCompile(`usual: stored
+signal: (Qsidecar::Reentrant|ThreadError)
+thread of a signal: stored
+subscriber: stored
+in the middle of a call: Qsidecar::Reentrant
+child: stored
+parent: stored
+at_exit: stored
+finalizer at the end: Qsidecar::Closed
+`)
+	if !want.MatchString(out) {
+		w.T.Errorf("script/odd_places.rb prints\n%s, want\n%s", out, want)
+	}
+	if got := w.Counts("odd"); got.Ready != 6 || got.Total() != 6 {
+		w.T.Errorf("the queue odd has %+v, want 6 jobs", got)
 	}
 }
 

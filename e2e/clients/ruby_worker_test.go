@@ -18,7 +18,7 @@ import (
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
 func TestRubyExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(clientlib.RubyPackage, "README.md"), "ruby")
+	program := clientlib.Example(t, filepath.Join(clientlib.RubyPackage, "README.md"), "ruby")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -33,8 +33,7 @@ func TestRubyExample(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(append(os.Environ(), env...), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	greeted(t, cmd)
+	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
 	}
@@ -62,6 +61,20 @@ func TestRubyWorker(t *testing.T) {
 func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
 	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.RubyWorker(t, sc, nil) })
+}
+
+// TestRubyMemory: see checkMemory.
+func TestRubyMemory(t *testing.T) {
+	t.Parallel()
+	total := kit.Size(100_000)
+	for _, ack := range []string{"behind", "sync"} {
+		t.Run(ack, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), "ruby", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), ack)
+			cmd.Env = append(os.Environ(), "RUBYLIB="+filepath.Join(clientlib.RubyPackage, "lib"))
+			checkMemory(t, total, "bytes", 2<<20, cmd)
+		})
+	}
 }
 
 // TestRubyWorkerStoppedAsAGroup: see checkGroupStop.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -86,7 +87,7 @@ func TestShellRecipes(t *testing.T) {
 // TestShellExample checks that the page's worker greets and ends gracefully.
 func TestShellExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, shellPage, "sh")
+	program := clientlib.Example(t, shellPage, "sh")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
@@ -196,51 +197,36 @@ func TestReleaseArchives(t *testing.T) {
 	}
 }
 
-// TestReleaseNodePackage checks that the npm package of the Node client works where nothing else is installed.
-func TestReleaseNodePackage(t *testing.T) {
+// TestReleaseClients installs each package of a client where nothing else is installed, and runs the example of its README.
+func TestReleaseClients(t *testing.T) {
 	t.Parallel()
 	r, err := released()
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages, err := filepath.Glob(filepath.Join(r.dist(), "qsidecar-node-*.tgz"))
-	if err != nil || len(packages) != 1 {
-		t.Fatalf("the release has the packages %v (%v), want one", packages, err)
-	}
-	dir := filepath.Join(t.TempDir(), "node_modules", "qsidecar")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := runIn(dir, nil, "tar", "-xzf", packages[0], "--strip-components=1"); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"LICENSE", "README.md", "index.d.ts", "index.d.mts"} {
-		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || len(text) == 0 {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	home := filepath.Dir(filepath.Dir(dir))
-	if err := errors.Join(
-		runIn(home, nil, "node", "-e", "new (require('qsidecar').Client)()"),
-		runIn(home, nil, "node", "--input-type=module", "-e", "import { Client } from 'qsidecar'; new Client()"),
-		runIn(home, nil, filepath.Join(dir, "bin", "qsidecar-node.js"), "--help"),
-	); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestReleasePythonAndRubyPackages installs the wheel, the source distribution and the gem where nothing else is installed.
-func TestReleasePythonAndRubyPackages(t *testing.T) {
-	t.Parallel()
-	r, err := released()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pattern, install := range map[string]string{
-		"qsidecar-*.whl":        "python3 -m venv v && v/bin/pip install --quiet --disable-pip-version-check --no-index FILE && v/bin/python -m qsidecar work --help",
-		"qsidecar-1.0.0.tar.gz": "python3 -m venv v && v/bin/pip install --quiet --disable-pip-version-check FILE && v/bin/python -c 'import qsidecar; qsidecar.App'",
-		"qsidecar-*.gem": "gem install --silent --local --no-document --install-dir g --bindir b FILE && " +
-			"GEM_HOME=$PWD/g ruby -e 'require %q(qsidecar); Qsidecar::Client' && GEM_HOME=$PWD/g b/qsidecar-work --help",
+	for pattern, c := range map[string]struct{ readme, language, file, install, run string }{
+		"qsidecar-node-*.tgz": {
+			"clients/node/README.md", "js", "example.mjs",
+			`npm install --silent --offline --no-audit --no-fund FILE
+			cd node_modules/qsidecar && test -s LICENSE -a -s README.md -a -s index.d.ts -a -s index.d.mts
+			cd ../.. && node -e "new (require('qsidecar').Client)()" && node_modules/.bin/qsidecar-node --help`,
+			"node example.mjs",
+		},
+		"qsidecar-*.whl": {
+			"clients/python/README.md", "python", "example.py",
+			"python3 -m venv v; v/bin/pip install --quiet --disable-pip-version-check --no-index FILE; v/bin/python -m qsidecar work --help",
+			"v/bin/python example.py",
+		},
+		"qsidecar-1.0.0.tar.gz": {
+			"clients/python/README.md", "python", "example.py",
+			"python3 -m venv v; v/bin/pip install --quiet --disable-pip-version-check FILE",
+			"v/bin/python example.py",
+		},
+		"qsidecar-*.gem": {
+			"clients/ruby/README.md", "ruby", "example.rb",
+			"gem install --silent --local --no-document --install-dir g --bindir b FILE; GEM_HOME=$PWD/g b/qsidecar-work --help",
+			"env GEM_HOME=g GEM_PATH=g ruby example.rb",
+		},
 	} {
 		t.Run(pattern, func(t *testing.T) {
 			t.Parallel()
@@ -248,8 +234,20 @@ func TestReleasePythonAndRubyPackages(t *testing.T) {
 			if err != nil || len(packages) != 1 {
 				t.Fatalf("the release has the packages %v (%v), want one", packages, err)
 			}
-			if err := runIn(t.TempDir(), []string{"HOME=/nowhere"}, "sh", "-ec", strings.ReplaceAll(install, "FILE", packages[0])); err != nil {
-				t.Error(err)
+			dir := t.TempDir()
+			if err := runIn(dir, []string{"HOME=" + dir}, "sh", "-ec", strings.ReplaceAll(c.install, "FILE", packages[0])); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(clientlib.Example(t, kit.Path(c.readme), c.language)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			s := kit.NewSite(t)
+			cmd := exec.Command("sh", "-c", "exec "+c.run)
+			cmd.Dir, cmd.Stderr = dir, os.Stderr
+			cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket)
+			clientlib.RunExample(t, cmd)
+			if left := s.JobsInFile(t); len(left) > 0 {
+				t.Errorf("jobs %v are left", left)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	if len(os.Args) == 2 && os.Args[1] == "worker" {
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
 		return byWorker(ctx)
 	}
 	if len(os.Args) != 3 {

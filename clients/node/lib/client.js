@@ -206,12 +206,12 @@ class Client {
     return this.#operate('purge', queue, { state })
   }
 
-  async pause(queue) {
-    await this.#operate('pause', queue, {})
+  pause(queue) {
+    return this.#operate('pause', queue, {}).then(() => {})
   }
 
-  async resume(queue) {
-    await this.#operate('resume', queue, {})
+  resume(queue) {
+    return this.#operate('resume', queue, {}).then(() => {})
   }
 
   #operate(op, queue, fields) {

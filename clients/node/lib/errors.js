@@ -6,10 +6,6 @@ class QsidecarError extends Error {
     super(message, options)
     this.code = this.constructor.code
   }
-
-  get name() {
-    return this.constructor.name
-  }
 }
 QsidecarError.code = 'error'
 
@@ -85,4 +81,10 @@ function fromWire(fields) {
   return error
 }
 
-module.exports = { QsidecarError, NotConnected, Closed, SettledOrLost, SidecarError, ...classes, fromWire }
+const all = { QsidecarError, NotConnected, Closed, SettledOrLost, SidecarError, ...classes }
+for (const [name, kind] of Object.entries(all)) {
+  // Bun reads the name while the error is constructed, and ignores a getter.
+  Object.defineProperty(kind.prototype, 'name', { value: name, configurable: true, writable: true })
+}
+
+module.exports = { ...all, fromWire }

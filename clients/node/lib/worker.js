@@ -4,6 +4,7 @@
 const errors = require('./errors')
 const { options, integer, queueNames, show } = require('./arguments')
 const { Behind, reportLost } = require('./behind')
+const { start } = require('./call')
 const { Client, CLIENT_OPTIONS, ORDERS, orderFields, QUIET } = require('./client')
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
@@ -62,7 +63,11 @@ class Worker {
   }
 
   /** Runs until a signal or stop. */
-  async run(given = {}) {
+  run(given = {}) {
+    return start('run', () => this.#run(given))
+  }
+
+  async #run(given) {
     options('run', given, [...RUN_OPTIONS, 'logger'])
     if (this.#pool) throw new Error('the worker runs already')
     const chosen = { drain: false, ack: ACKS[0], order: ORDERS[0], signals: true, ...this.#options, ...given }

@@ -227,7 +227,11 @@ test('the time limit includes writing to a sidecar that does not read', async (t
     message: `the sidecar on ${file} doesn't read: enqueue was not sent (waited 0.3 s)`,
   })
   // A small frame is in the socket, so the sidecar can read it later.
-  await assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), UnknownOutcome)
+  let error
+  for (let limit = 300; !(error instanceof UnknownOutcome); limit *= 2) { // a slow machine doesn't connect in the first one
+    error = await c.enqueue('q', 1, { requestTimeoutMs: limit }).catch((e) => e)
+    assert.ok(error instanceof UnknownOutcome || error instanceof NotConnected, error)
+  }
   assert.equal(sockets.length, 2)
 })
 

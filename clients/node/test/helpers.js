@@ -37,15 +37,21 @@ function folder(t, files = {}) {
   return dir
 }
 
-/** Runs Node with a program, and returns its exit code and its output. */
+/** Runs Node with a program, and returns its exit code and its output. said waits for a text in the output. */
 function node(t, args, { env = {}, ...options } = {}) {
   const child = spawn(process.execPath, args, { env: { ...process.env, QSIDECAR_PACKAGE: PACKAGE, ...env }, ...options })
   t.after(() => child.kill('SIGKILL'))
   let output = ''
-  child.stdout.on('data', (data) => (output += data))
-  child.stderr.on('data', (data) => (output += data))
+  const waits = new Map() // what to call, by the text that is waited for
+  const add = (data) => {
+    output += data
+    for (const [text, resolve] of waits) if (output.includes(text)) resolve()
+  }
+  child.stdout.on('data', add)
+  child.stderr.on('data', add)
   const ended = new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, output })))
-  return { child, ended }
+  const said = (text) => new Promise((resolve) => (output.includes(text) ? resolve() : waits.set(text, resolve)))
+  return { child, ended, said }
 }
 
 /** Returns the end of a program. */

@@ -24,24 +24,29 @@ async function output(t, program, args = []) {
   return output
 }
 
-test('handlers of the event exit: every call throws at once, and close returns', async (t) => {
+test('handlers of the event exit: every call throws at once, and close of an unused client returns', async (t) => {
   const queue = queueName()
   const got = await output(t, `
     process.on('exit', () => {
-      for (const call of [
-        () => c.enqueue('${queue}', 1), () => c.claim('${queue}'), () => c.ping(), () => c.request('ping'), () => job.ack(),
-        () => job.nack('late'), () => job.extend(), () => c.ackMany([job]), () => c.jobs('${queue}').next(), () => idle.close(), () => c.close(),
-      ]) {
-        try { console.log(typeof call()) } catch (e) { console.log(e instanceof Closed, e.message.split(':')[0]) }
+      const worker = new Worker({ '${queue}'() {} })
+      for (const [name, object] of Object.entries({ client: c, unused, job, worker })) {
+        for (const [method, { value }] of Object.entries(Object.getOwnPropertyDescriptors(Object.getPrototypeOf(object)))) {
+          if (typeof value !== 'function' || method === 'constructor' || method.startsWith('_')) continue
+          let got = 'returned'
+          try { object[method]('${queue}', ['1']) } catch (e) { got = e instanceof Closed && e.message }
+          if (!String(got).startsWith(method + ' was not sent: the process exits')) console.log(name, method, got)
+        }
       }
+      try { c.jobs('${queue}').next() } catch (e) { console.log('next', e instanceof Closed) }
     })
     let job
-    const idle = new Client()
-    idle.ping().then(() => c.enqueue('${queue}', 1)).then(() => c.claim('${queue}')).then(([claimed]) => { job = claimed; process.exit() })
+    const unused = new Client()
+    c.enqueue('${queue}', 1).then(() => c.claim('${queue}')).then(([claimed]) => { job = claimed; process.exit() })
   `)
   assert.deepEqual(got.trim().split('\n'), [
-    'true enqueue was not sent', 'true claim was not sent', 'true ping was not sent', 'true request was not sent', 'true ack was not sent',
-    'true nack was not sent', 'true extend was not sent', 'true ackMany was not sent', 'true jobs was not sent', 'object', 'true close was not sent',
+    'client cancelClaims returned', 'unused cancelClaims returned', 'unused close returned', // they need no reply
+    'job toString returned', 'job followUp returned', 'worker stop returned', 'worker perform returned', // they make no call
+    'next true',
   ])
   const [job] = await client(t).claim(queue, { waitMs: 120_000 })
   assert.equal(job.attempt, 2) // its process ended without returning it

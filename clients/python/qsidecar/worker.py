@@ -511,10 +511,12 @@ class _ThreadPool:
 
     def _next(self, job: Job) -> Optional[Job]:
         """Returns the job that was claimed with the settle of a job. If the run ends, it gives that job back."""
-        if job._next and self._ending():
-            self._give_back(job._next)
+        following = job._next[:]
+        job._next.clear()  # otherwise the first job of a busy thread would keep all later ones
+        if following and self._ending():
+            self._give_back(following)
             return None
-        return job._next[0] if job._next else None
+        return following[0] if following else None
 
     def _give_back(self, jobs: List[Job]) -> None:
         try:

@@ -1,5 +1,6 @@
 """Calls from where the program has no control: signal handlers, finalizers, log handlers, and the interpreter's end."""
 
+import asyncio
 import logging
 import os
 import subprocess
@@ -94,6 +95,20 @@ class Interrupted(Case):
             self.job = self.one()
 
         self.every_line(lambda: self.job.ack(), prepare)
+
+    def test_async_call(self):
+        """The handler interrupts the loop's thread, and calls the worker's Client, which has the same connection."""
+        loop = asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+        a = qsidecar.AsyncClient._of(self.client)
+        outer = [0]
+
+        def enqueue():
+            loop.run_until_complete(a.enqueue(self.q, 1, request_timeout=1e6))
+            outer[0] += 1
+
+        done = self.every_line(enqueue)
+        self.assertEqual((self.stored(self.q), self.stored("inner." + self.q)), (outer[0], done))
 
     def test_the_thread_that_reads(self):
         """A finalizer runs in the thread that reads, which would wait for its own reply."""

@@ -10,7 +10,7 @@ import unittest
 import unittest.mock
 
 import qsidecar
-from qsidecar import _wire
+from qsidecar import _call, _wire
 from support import LIMIT, eventually, in_thread
 
 # More than the buffers of a socket.
@@ -191,6 +191,36 @@ class Stalled(unittest.TestCase):
             self.assertIsInstance(self.call(self.enqueue), KeyboardInterrupt)
         self.assertIs(_wire.Wire._writable, poll)
         self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
+
+    def check_interrupted_writer(self, write):
+        """A finalizer runs in the thread that writes a frame for others. Its calls would wait for that thread."""
+        job = self.hold()
+        write_rest, calls, results = _wire.Wire.write_rest, [], []
+        for call in (lambda: self.client.enqueue("q", 1, request_timeout=1e6), job.ack, self.client.ping, self.client.cancel_claims):
+            calls.append(call)
+
+        def interrupted(wire, ends):
+            while calls and threading.current_thread().name == "qsidecar-write":
+                try:
+                    results.append(calls.pop()())
+                except qsidecar.Error as e:
+                    results.append(type(e))
+            write_rest(wire, ends)
+
+        with unittest.mock.patch.object(_wire.Wire, "write_rest", interrupted):
+            self.call(write)
+            eventually(lambda: not calls, "the thread has made its calls")
+            self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())
+        self.assertEqual(results, [qsidecar.Reentrant] * 4)
+        self.assertEqual(self.call(job.ack, ("ack", {})), [])
+
+    def test_the_thread_that_writes_the_rest_of_a_call(self):
+        self.check_interrupted_writer(self.enqueue)
+
+    def test_the_thread_that_writes_calls_without_a_caller(self):
+        fields = {"queue": "q", "payload": LARGE}
+        call = _call.Call("enqueue", fields, on_done=lambda call: None)
+        self.check_interrupted_writer(lambda: self.client._session.submit(call, waits=False))
 
     def test_an_outage_and_its_end_are_logged(self):
         path = self.client._socket

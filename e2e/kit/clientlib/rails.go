@@ -56,13 +56,19 @@ func (r *RailsApp) UseGem() {
 // Run runs a program in the application's folder, and returns its output.
 func (r *RailsApp) Run(env []string, argv ...string) string {
 	r.T.Helper()
-	cmd := exec.CommandContext(r.T.Context(), "env", argv...) // env finds the program in the application's PATH
-	cmd.Dir, cmd.Env = r.Dir, append(append(os.Environ(), r.Env...), env...)
-	out, err := cmd.CombinedOutput()
+	out, err := r.Command(env, argv...).CombinedOutput()
 	if err != nil {
 		r.T.Fatalf("%q: %v\n%s", argv, err, out)
 	}
 	return string(out)
+}
+
+// Command returns a program to run in the application's folder.
+func (r *RailsApp) Command(env []string, argv ...string) *exec.Cmd {
+	r.T.Helper()
+	cmd := exec.CommandContext(r.T.Context(), "env", argv...) // env finds the program in the application's PATH
+	cmd.Dir, cmd.Env = r.Dir, append(append(os.Environ(), r.Env...), env...)
+	return cmd
 }
 
 // Read returns the text of a file of the application.

@@ -307,7 +307,7 @@ module Qsidecar
     def run_in_turn(job, share)
       while job
         @stopping || !@behind.begin_job(job) ? return_job(job) : run_job(job, share)
-        job = job.next_jobs.first
+        job = job.next_jobs.shift # otherwise the first job of a busy thread would keep all later ones
       end
     end
 

@@ -65,7 +65,8 @@ module ActiveJob
       end
 
       # stopping? is whether the worker of this process was stopped. Active Job (8.1) then interrupts jobs with steps.
-      def stopping?
+      # Versions after 8.1 pass the job.
+      def stopping?(_job = nil)
         Qsidecar::Worker.made.any?(&:stopping?)
       end
 

@@ -8,7 +8,8 @@ class GateJob < ApplicationJob
 
     note "begun"
     if until_stopped
-      Thread.pass until queue_adapter.stopping?
+      Thread.pass until queue_adapter.stopping? # as Rails 8.1 calls it
+      raise "not stopping" unless queue_adapter.stopping?(self) # as later versions do
       retry_job
     else
       File.open(ENV.fetch("WORKER_GATE")).close
