@@ -111,7 +111,8 @@ type Request struct {
 	LeaseMS Opt[int64]
 
 	// claim
-	Order Order // empty: OrderStrict
+	Order   Order            // empty: OrderStrict
+	Weights map[string]int64 // of queues, with OrderRotate; a queue that it doesn't have has the weight 1
 
 	// ack, nack, extend: either Lease or Leases
 	Lease   string
@@ -163,7 +164,8 @@ type NextClaim struct {
 	Queues  []string // nil: the single form
 	Max     Opt[int64]
 	LeaseMS Opt[int64]
-	Order   Order // empty: OrderStrict
+	Order   Order            // empty: OrderStrict
+	Weights map[string]int64 // with OrderRotate
 }
 
 // Order is in which order a claim asks its queues.

@@ -125,6 +125,14 @@ func genRequest(t *rapid.T) Request {
 		r.WaitMS = genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 		r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
 		r.Order = rapid.SampledFrom([]Order{"", OrderStrict, OrderRotate}).Draw(t, "order")
+		if r.Order == OrderRotate && rapid.Bool().Draw(t, "weighted") {
+			r.Weights = map[string]int64{}
+			for _, q := range append(r.Queues, r.Queue) {
+				if q != "" && rapid.Bool().Draw(t, "has a weight") {
+					r.Weights[q] = genInt(1, MaxWeight).Draw(t, "weight")
+				}
+			}
+		}
 	case OpAck:
 		if genLeases(t, &r); r.Leases == nil && rapid.Bool().Draw(t, "more") {
 			r.Result = genBytes().Draw(t, "result")

@@ -68,10 +68,11 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]pro
 
 // Claim selects the jobs to claim.
 type Claim struct {
-	Queues []string
-	Order  protocol.Order // empty: protocol.OrderStrict, which claims from a queue only if those before it are empty
-	Max    int            // 1 to 1000; 0: one
-	Wait   time.Duration  // how long to wait for the first job, up to an hour; 0: do not wait
+	Queues  []string
+	Order   protocol.Order   // empty: protocol.OrderStrict, which claims from a queue only if those before it are empty
+	Weights map[string]int64 // with protocol.OrderRotate: how many turns a queue has where others have one, 1 to 1000
+	Max     int              // 1 to 1000; 0: one
+	Wait    time.Duration    // how long to wait for the first job, up to an hour; 0: do not wait
 
 	// Lease, if positive, makes timed leases of that length (1 s to 24 h). They outlive the
 	// connection. 0 makes session leases, which the Client keeps until they are settled.
@@ -92,7 +93,7 @@ func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
 	if cl.Max != 0 {
 		req.Max = protocol.Some(int64(cl.Max))
 	}
-	req.Order = cl.Order
+	req.Order, req.Weights = cl.Order, cl.Weights
 	if cl.Lease != 0 {
 		if err := checkSpan("Lease", cl.Lease, protocol.MinLeaseMS, protocol.MaxLeaseMS); err != nil {
 			return nil, err

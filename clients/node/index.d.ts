@@ -50,6 +50,8 @@ export interface ClaimOptions extends CallOptions {
   leaseMs?: number
   /** With `rotate`, several queues take turns. With `strict` (the default), the first one that has a job comes first. */
   order?: 'rotate' | 'strict'
+  /** With `rotate`: how many turns a queue has where the others have one, as `{mail: 3}`. */
+  weights?: Record<string, number>
   /** Ends the wait. The claim then fails with the signal's reason, and jobs that come late go back. */
   signal?: AbortSignal
 }
@@ -166,7 +168,7 @@ export class Client {
   /** Claims ready jobs of the queues, in this order of preference. If none becomes ready, the list is empty. */
   claim(queues: string | string[], options?: ClaimOptions): Promise<Job[]>
   /** Claims one job after another, until the signal is aborted. Settle each one in the loop. */
-  jobs(queues: string | string[], options?: Pick<ClaimOptions, 'leaseMs' | 'order' | 'signal'>): AsyncGenerator<Job, void, void>
+  jobs(queues: string | string[], options?: Pick<ClaimOptions, 'leaseMs' | 'order' | 'weights' | 'signal'>): AsyncGenerator<Job, void, void>
   /** Settles up to 1,000 jobs as done. Returns the jobs whose leases were lost. The others are settled. */
   ackMany(jobs: Job[], options?: CallOptions): Promise<Job[]>
   /** Settles up to 1,000 jobs as failed, like `job.nack`. Returns the jobs whose leases were lost. */
@@ -263,6 +265,8 @@ export interface RunOptions {
   ack?: 'behind' | 'sync'
   /** With `rotate` (the default), queues that share a concurrency take turns. With `strict`, they come in their order. */
   order?: 'rotate' | 'strict'
+  /** How many turns a queue has where the others have one, as `{mail: 3}`; only of queues that share `concurrency`. */
+  weights?: Record<string, number>
   /** Whether SIGTERM and SIGINT end the run. The default is true. */
   signals?: boolean
   /** Runs the jobs in so many threads, which load `module`. */

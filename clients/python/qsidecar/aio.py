@@ -122,10 +122,11 @@ class AsyncClient:
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
         order: str = "strict",
+        weights: Optional[Mapping[str, int]] = None,
         request_timeout: Optional[float] = None,
     ) -> List[AsyncJob]:
         """Claims up to max ready jobs of the queues: see Client.claim."""
-        fields = claim_fields(queues, max, wait, lease, order)
+        fields = claim_fields(queues, max, wait, lease, order, weights)
         jobs: List[AsyncJob] = (await self._call("claim", fields, request_timeout, fields.get("wait_ms", 0) / 1000))["jobs"]
         return jobs
 

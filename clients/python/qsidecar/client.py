@@ -34,6 +34,9 @@ CLOSE_TIME = 10.0
 # How a claim chooses between its queues.
 ORDERS = ("strict", "rotate")
 
+# The largest weight of a queue.
+MAX_WEIGHT = 1000
+
 
 class Client:
     """One connection to a sidecar, which reconnects if it breaks. All threads of a process can use it at once.
@@ -150,6 +153,7 @@ class Client:
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
         order: str = "strict",
+        weights: Optional[Mapping[str, int]] = None,
         request_timeout: Optional[float] = None,
     ) -> List[Job]:
         """Claims up to max ready jobs (1 to 1,000) of the queues.
@@ -157,9 +161,10 @@ class Client:
         wait: how long to wait for the first job, in seconds, up to an hour. If none becomes ready, the list is
         empty. This client holds the jobs until they are settled or it ends. With lease, it holds them for that long
         (1 s to 24 h), even if the client ends. order: "strict" claims from a queue only if those before it are empty;
-        with "rotate" the queues take turns.
+        with "rotate" the queues take turns. weights: how many turns a queue has where the others have one, as
+        {"mail": 3}, with "rotate" only.
         """
-        fields = claim_fields(queues, max, wait, lease, order)
+        fields = claim_fields(queues, max, wait, lease, order, weights)
         jobs: List[Job] = self._call("claim", fields, request_timeout, fields.get("wait_ms", 0) / 1000)["jobs"]
         return jobs
 
@@ -309,7 +314,9 @@ def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:
     return {"jobs": [job.fields() for job in jobs]}
 
 
-def claim_fields(queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str) -> Dict[str, Any]:
+def claim_fields(
+    queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str, weights: Optional[Mapping[str, int]]
+) -> Dict[str, Any]:
     fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
     if max != 1:
         fields["max"] = max
@@ -318,10 +325,22 @@ def claim_fields(queues: Sequence[str], max: int, wait: Seconds, lease: Optional
         fields["wait_ms"] = wait_ms
     if lease is not None:
         fields["lease_ms"] = millis("lease", lease)
+    return {**fields, **order_fields(queues, order, weights)}
+
+
+def order_fields(queues: Sequence[str], order: str, weights: Optional[Mapping[str, int]]) -> Dict[str, Any]:
+    """Returns the order of a claim, and the weights. Those of a single queue have no meaning."""
     check_order(order)
-    if order == "rotate" and len(queues) > 1:
-        fields["order"] = order
-    return fields
+    if not weights:
+        return {"order": order} if order == "rotate" and len(queues) > 1 else {}
+    if order != "rotate":
+        raise ValueError('weights need order="rotate": with "strict", the first queue comes first')
+    for name, weight in weights.items():
+        if name not in queues:
+            raise ValueError(f"weights has the queue {name!r}, which isn't one of {', '.join(queues)}")
+        if not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+            raise ValueError(f"the weight of {name!r} is {weight!r}, must be an integer from 1 to {MAX_WEIGHT}")
+    return {"order": order, "weights": dict(weights)} if len(queues) > 1 else {}
 
 
 def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:

@@ -61,6 +61,8 @@ class Jobs(Case):
             "delay='soon': pass": lambda: NewJob(self.q, delay="soon").fields(),
             "delay and run_at exclude each other": lambda: self.client.enqueue(self.q, delay=1, run_at=5),
             "run_at=-5: must be in the years": lambda: self.client.enqueue(self.q, run_at=-5),
+            'weights need order="rotate"': lambda: self.client.claim(self.q, "b", weights={"b": 2}),
+            "weights has the queue .c., which isn.t one of": lambda: self.client.claim(self.q, "b", order="rotate", weights={"c": 2}),
             "order is 'random', must be one of strict, rotate": lambda: self.client.claim(self.q, order="random"),
             "timeout=0: must be from 0.001": lambda: self.client.enqueue(self.q, timeout=0),
             "lease=0.5: must be from 1 to 86400": lambda: job.extend(0.5),
