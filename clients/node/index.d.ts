@@ -56,6 +56,18 @@ export interface ClaimOptions extends CallOptions {
   signal?: AbortSignal
 }
 
+/** Limits of a queue. 0 removes one. */
+export interface Limits {
+  /** How many jobs can be claimed at a time. */
+  maxClaimed?: number
+  /** How many jobs can start in a time, as `100/s`, `30/m` or `5/h`. */
+  rate?: string | 0
+  /** How many jobs can start at once after a pause. It needs a rate. */
+  burst?: number
+  /** First removes all limits. */
+  none?: boolean
+}
+
 /** How a failed attempt ends. */
 export interface NackOptions {
   /** How long until the job is ready again, in milliseconds. 0: at once. Absent: the queue's back-off. */
@@ -193,6 +205,8 @@ export class Client {
   pause(queue: string): Promise<void>
   /** Ends a pause. */
   resume(queue: string): Promise<void>
+  /** Changes the limits of a queue, on all hosts together. Those that are left out stay as they are. */
+  limit(queue: string, limits: Limits): Promise<void>
   /** Checks that the sidecar answers. It does not check the database. */
   ping(): Promise<void>
   /** Sends any other operation of the protocol with its fields, and returns the fields of the reply, both as on the wire. */

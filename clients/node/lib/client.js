@@ -206,6 +206,15 @@ class Client {
     await this.#operate('resume', queue, {})
   }
 
+  limit(queue, given = {}) {
+    return start('limit', async () => {
+      options('limit', given, ['maxClaimed', 'rate', 'burst', 'none'])
+      const { maxClaimed, rate, burst, none } = given
+      const fields = { max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, none: none || undefined }
+      await this.#operate('limit', queue, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)))
+    })
+  }
+
   #operate(op, queue, fields) {
     return start(op, async () => (await this._call(op, { queue: text(op, 'queue', queue), ...fields })).count)
   }

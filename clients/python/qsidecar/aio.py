@@ -16,7 +16,7 @@ from . import client as _client
 from . import errors
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, check_request, claim_fields, lost_of, many_fields, stats_fields
+from .client import Client, check_request, claim_fields, limit_fields, lost_of, many_fields, stats_fields
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -165,6 +165,18 @@ class AsyncClient:
         """Returns the number of jobs in each state, for one queue or for all: see PROTOCOL.md."""
         queues: List[Dict[str, Any]] = (await self._call("stats", stats_fields(queue), None))["queues"]
         return queues
+
+    async def limit(
+        self,
+        queue: str,
+        *,
+        max_claimed: Optional[int] = None,
+        rate: Union[str, int, None] = None,
+        burst: Optional[int] = None,
+        none: bool = False,
+    ) -> None:
+        """Changes the limits of a queue: see Client.limit."""
+        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
 
     async def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""

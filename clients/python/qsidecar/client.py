@@ -204,6 +204,22 @@ class Client:
         queues: List[Dict[str, Any]] = self._call("stats", stats_fields(queue), None)["queues"]
         return queues
 
+    def limit(
+        self,
+        queue: str,
+        *,
+        max_claimed: Optional[int] = None,
+        rate: Union[str, int, None] = None,
+        burst: Optional[int] = None,
+        none: bool = False,
+    ) -> None:
+        """Changes the limits of a queue, on all hosts together. A limit that is left out stays as it is; 0 removes one.
+
+        max_claimed: how many jobs can be claimed at a time. rate: how many can start in a time, as "100/s", "30/m" or
+        "5/h". burst: how many can start at once after a pause. none: first remove all limits.
+        """
+        self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
+
     def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""
         self._call("ping", {}, None)
@@ -351,6 +367,13 @@ def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
 
 def stats_fields(queue: Optional[str]) -> Dict[str, Any]:
     return {} if queue is None else {"queue": queue}
+
+
+def limit_fields(
+    queue: str, max_claimed: Optional[int], rate: Union[str, int, None], burst: Optional[int], none: bool
+) -> Dict[str, Any]:
+    fields = {"max_claimed": max_claimed, "rate": None if rate is None else str(rate), "burst": burst, "none": none or None}
+    return {"queue": queue, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def check_request(op: str, fields: Mapping[str, Any]) -> None:

@@ -100,6 +100,20 @@ class Jobs(Case):
         job.nack("enough", dead=True)
         self.assertEqual(self.peek(job.id)["state"], "dead")
 
+    def test_limit(self):
+        def limits():
+            stat = self.client.stats(self.q)[0]
+            return {name: stat[name] for name in ("max_claimed", "rate", "burst") if name in stat}
+
+        self.client.limit(self.q, max_claimed=3, rate="100/s", burst=5)
+        self.assertEqual(limits(), {"max_claimed": 3, "rate": "100/s", "burst": 5})
+        self.client.limit(self.q, rate=0)
+        self.assertEqual(limits(), {"max_claimed": 3})
+        self.client.limit(self.q, none=True)
+        self.assertEqual(limits(), {})
+        with self.assertRaises(qsidecar.BadRequest):
+            self.client.limit(self.q, rate="5/d")
+
     def test_many(self):
         stored = self.client.enqueue_many(NewJob(self.q, n) for n in range(100))
         self.assertEqual(len({e.id for e in stored}), 100)

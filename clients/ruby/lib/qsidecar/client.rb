@@ -149,6 +149,16 @@ module Qsidecar
       send_request("stats", queue ? { queue: Codec.text(queue) } : {})["queues"]
     end
 
+    # limit changes the limits of a queue, on all hosts together. Limits that are nil stay as they are;
+    # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
+    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. none: first
+    # remove all limits.
+    def limit(queue, max_claimed: nil, rate: nil, burst: nil, none: false)
+      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, none: none || nil }
+      send_request("limit", { queue: Codec.text(queue), **fields.compact })
+      nil
+    end
+
     # request sends any other op of PROTOCOL.md with its fields and returns the reply.
     def request(op, **fields)
       send_request(op.to_s, fields)
