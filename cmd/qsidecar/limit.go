@@ -22,7 +22,8 @@ func (a *app) limitCommand() *cobra.Command {
 a second, a minute or an hour (--rate), on all hosts together. A change counts within a
 second on every host. The other limits of the queue stay as they are; 0 removes one.
 
-Without options it lists the limits of the queue, or of all queues.
+Without options it lists the limits of the queue, or of all queues. "limit apply FILE"
+sets those of several queues as in a file.
 
 ` + exitCodes,
 		Example: "  qsidecar limit mail --max-claimed 3\n  qsidecar limit api --rate 100/s --burst 10\n  qsidecar limit api --none\n  qsidecar limit",
@@ -58,6 +59,7 @@ Without options it lists the limits of the queue, or of all queues.
 	cmd.Flags().StringVar(&rate, "rate", "", "how many start in a time, such as 100/s, 30/m or 5/h; 0: any number")
 	cmd.Flags().Int64Var(&burst, "burst", 0, "how many start at once after a pause; 0: those of a second")
 	cmd.Flags().BoolVar(&none, "none", false, "first remove all limits of the queue")
+	cmd.AddCommand(a.limitApplyCommand())
 	return a.jsonFlag(cmd)
 }
 

@@ -200,7 +200,7 @@ func (w *workFlags) read(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-const weightsUsage = "`turns` of queues where the others have one, as mail=3,bulk=1 (default: all 1)"
+const weightsUsage = "`turns` of queues beside 1 of the others, as mail=3,bulk=1"
 
 // parseWeights reads a list such as mail=3,bulk=1.
 func parseWeights(text string, order protocol.Order, queues []string) (map[string]int64, error) {
