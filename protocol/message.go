@@ -298,6 +298,15 @@ type Job struct {
 	LastError   string
 }
 
+// Limit is one of the limits of a queue.
+type Limit string
+
+// The limits that jobs can wait for.
+const (
+	LimitMaxClaimed Limit = "max_claimed"
+	LimitRate       Limit = "rate"
+)
+
 // JobView is a job as peek shows it.
 type JobView struct {
 	ID          string
@@ -428,6 +437,7 @@ type QueueStat struct {
 	MaxClaimed Opt[int64]
 	Rate       string
 	Burst      Opt[int64]
+	Limited    Limit // that keeps its ready jobs from workers at present; empty: none is known
 
 	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
 	Enqueued, Acked Opt[int64]

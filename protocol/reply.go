@@ -108,6 +108,7 @@ var statMessage = newMessage([]field[QueueStat]{
 	optNumber("max_claimed", func(q *QueueStat) *Opt[int64] { return &q.MaxClaimed }),
 	isOptWord("rate", func(q *QueueStat) *string { return &q.Rate }),
 	optNumber("burst", func(q *QueueStat) *Opt[int64] { return &q.Burst }),
+	isOptWord("limited", func(q *QueueStat) *Limit { return &q.Limited }),
 	optNumber("enqueued_here", func(q *QueueStat) *Opt[int64] { return &q.Enqueued }),
 	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),
 })

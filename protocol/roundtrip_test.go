@@ -273,6 +273,7 @@ func genStat(t *rapid.T) QueueStat {
 	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Scheduled: n("scheduled"), Claimed: n("claimed"),
 		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx"),
+		Limited:  rapid.SampledFrom([]Limit{"", LimitMaxClaimed, LimitRate}).Draw(t, "limited"),
 		Enqueued: genOpt(genNumber()).Draw(t, "enqueued_here"), Acked: genOpt(genNumber()).Draw(t, "acked_here")}
 }
 

@@ -107,5 +107,8 @@ func limitsText(s *protocol.QueueStat) string {
 	if s.Rate != "" {
 		all = append(all, "max "+s.Rate)
 	}
+	if s.Limited != "" {
+		all = append(all, "reached")
+	}
 	return strings.Join(all, ", ")
 }
