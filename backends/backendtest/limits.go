@@ -212,6 +212,45 @@ var limitTests = map[string]func(*kit){
 			}
 		}
 	},
+	"HeldGateDelaysNoOtherQueue": func(k *kit) {
+		if k.LockGate == nil {
+			return
+		}
+		k.limit(capOf(5))
+		k.enqueuePayloads("q1", "q2")
+		k.wantGated(k, 1, 1, false, 0)
+		for _, p := range []string{"a1", "a2", "a3"} {
+			k.enqueue(backends.NewJob{Queue: "a", Payload: []byte(p)})
+		}
+		unlock := k.LockGate("q")
+		mixed := func() (backends.Results, error) {
+			b := k.claimBatch(me, 1, 0, gated("q"), policy("a"))
+			b.WaitForLocks = true // as the bridge does
+			return k.Commit(k.Context(), b)
+		}
+		for _, want := range []string{"a1", "a2", "a3"} {
+			r, err := mixed()
+			if err != nil || len(r.Claims) != 1 {
+				k.Fatalf("beside a held gate: %+v, %v", r, err)
+			}
+			k.wantJobs(r.Claims[0].Jobs, want)
+			if !r.Claims[0].More {
+				k.Error("the claim does not report that it left a queue out")
+			}
+		}
+		if _, locked := errors.AsType[*backends.LockedError](func() error { _, err := mixed(); return err }()); !locked {
+			k.Error("without jobs of the other queue, the claim has no LockedError")
+		}
+		unlock()
+		r, err := mixed()
+		if err != nil {
+			k.Fatal(err)
+		}
+		k.wantJobs(r.Claims[0].Jobs, "q2")
+		if r.Claims[0].More || len(r.Claims[0].Gates) != 1 || r.Claims[0].Gates[0].Queue != "q" {
+			k.Errorf("after the gate is free: %+v", r.Claims[0])
+		}
+	},
 	"LimitsOfALIFOQueue": func(k *kit) {
 		k.limit(capOf(2))
 		k.enqueuePayloads("1", "2", "3")

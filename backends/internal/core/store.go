@@ -23,6 +23,7 @@ type Store struct {
 
 	lean      countdown // commits that lock the rows of acks without trying Writer.Ack
 	locked    countdown // commits that avoid locked rows
+	heldGates countdown // commits that first leave out the queues with limits
 	owners    ownerSearch
 	jobTrail  Trail
 	keyTrail  Trail
@@ -117,4 +118,5 @@ func (s *Store) Forget() {
 	s.retries.all = nil
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
+	s.heldGates.n.Store(0)
 }
