@@ -88,15 +88,15 @@ func isMixed(c backends.Claim) bool {
 // host costs one short wait in so many claims.
 const heldGateCommits = 20
 
-// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds delays no other
-// queue for long: the claims take from the others, and wait for the gate if those have no job.
+// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds, or that the
+// database refuses, delays no other queue for long: the claims take from the others, and pass the gate if those have no job.
 func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (res backends.Results, err error) {
 	if len(b.Writes) > 0 || hooks.Before != nil || hooks.After != nil || !slices.ContainsFunc(b.Claims, isMixed) {
 		return s.commitWith(ctx, b, hooks, nil)
 	}
 	b.WaitForLocks = false
 	if !s.heldGates.next() {
-		if res, err = s.commitWith(ctx, b, hooks, nil); !isLocked(err) {
+		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) {
 			return res, err
 		}
 		s.heldGates.n.Store(heldGateCommits)
@@ -122,11 +122,6 @@ func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks
 		s.heldGates.n.Store(0)
 	}
 	return res, err
-}
-
-func isLocked(err error) bool {
-	_, locked := errors.AsType[*backends.LockedError](err)
-	return locked
 }
 
 // withoutMissed leaves the queues out of the claims.
