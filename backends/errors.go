@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -94,13 +95,17 @@ func (e *SlotError) Unwrap() error { return e.Err }
 // The other writes of the commit can succeed at once, without it.
 type LockedError struct {
 	Err      error
-	Conflict bool // each of several tries ended with a deadlock, or another error that asks for a retry
+	Gates    []string // the queues of a claim that waited for their limits
+	Conflict bool     // each of several tries ended with a deadlock, or another error that asks for a retry
 }
 
 // Error implements error.
 func (e *LockedError) Error() string {
 	if e.Conflict {
 		return fmt.Sprintf("each try ended with a conflict: %v", e.Err)
+	}
+	if len(e.Gates) > 0 {
+		return fmt.Sprintf("another sidecar or program keeps the limits of %s locked (rows of the table qsidecar_gates): %v", strings.Join(e.Gates, ", "), e.Err)
 	}
 	return fmt.Sprintf("another transaction keeps the job's row, or its key, locked: %v", e.Err)
 }

@@ -306,3 +306,65 @@ func TestHalfAMessageThenSilence(t *testing.T) {
 		}
 	})
 }
+
+// TestStatsNameTheLimit shows that stats name the limit that ready jobs wait for, and that the metrics count such claims.
+func TestStatsNameTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c := s.dial(t)
+		limited := func(queue string) any {
+			t.Helper()
+			q := c.call(`{"op":"stats","queue":%q}`, queue).Queues
+			if len(q) != 1 {
+				t.Fatalf("stats of %d queues", len(q))
+			}
+			return q[0]["limited"]
+		}
+		for range 3 {
+			c.call(`{"op":"enqueue","queue":"capped"}`)
+			c.call(`{"op":"enqueue","queue":"rated"}`)
+		}
+		c.call(`{"op":"limit","queue":"capped","max_claimed":1}`)
+		c.call(`{"op":"limit","queue":"rated","rate":"1/m","burst":2}`)
+		for _, q := range []string{"capped", "rated"} {
+			if got := limited(q); got != nil {
+				t.Errorf("%s waits for %v before a claim", q, got)
+			}
+		}
+		first := c.claim1("capped")
+		c.claim1("rated")
+		if got := limited("rated"); got != nil {
+			t.Errorf("the queue waits for %v, and another job can start", got)
+		}
+		c.claim1("rated")
+		for _, q := range []string{"capped", "rated"} {
+			if r := c.call(`{"op":"claim","queue":%q}`, q); len(r.Jobs) != 0 {
+				t.Fatalf("a claim of %s gets a job over the limit", q)
+			}
+		}
+		if got := limited("capped"); got != "max_claimed" {
+			t.Errorf("the capped queue waits for %v, want max_claimed", got)
+		}
+		if got := limited("rated"); got != "rate" {
+			t.Errorf("the queue with a rate waits for %v, want rate", got)
+		}
+		all := figures(t, s.Bridge)
+		for name, want := range map[string]float64{
+			"queue_max_claimed{database=main,queue=capped}":                      1,
+			"queue_rate_per_second{database=main,queue=rated}":                   1. / 60,
+			"claims_limited_total{database=main,limit=max_claimed,queue=capped}": 1,
+			"claims_limited_total{database=main,limit=rate,queue=rated}":         1,
+		} {
+			if got, ok := all[name]; got != want || !ok {
+				t.Errorf("the metric %s is %v (%v), want %v", name, got, ok, want)
+			}
+		}
+		c.call(`{"op":"ack","lease":%q}`, first.Lease)
+		time.Sleep(time.Minute)
+		for _, q := range []string{"capped", "rated"} {
+			if got := limited(q); got != nil {
+				t.Errorf("%s still waits for %v", q, got)
+			}
+		}
+	})
+}

@@ -35,11 +35,13 @@ var (
 	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "Age of the oldest ready job; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
 	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "Age of the longest running delivery; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
 	pausedDesc        = metrics.Gauge("queue_paused", "1: the queue's jobs are not handed out. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	maxClaimedDesc    = metrics.Gauge("queue_max_claimed", "The limit max_claimed of a queue that has it. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	rateDesc          = metrics.Gauge("queue_rate_per_second", "The limit rate of a queue that has it, as jobs in a second. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
 	leaderDesc        = metrics.Gauge("queue_stats_leader", "1: this sidecar reports the statistics of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
 var gauges = []*prometheus.Desc{sessionsDesc, leasesDesc, waitingDesc, queuedDesc, reachableDesc, heartbeatDesc, timeoutDesc, drainingDesc,
-	depthDesc, oldestReadyDesc, oldestClaimedDesc, pausedDesc, leaderDesc,
+	depthDesc, oldestReadyDesc, oldestClaimedDesc, pausedDesc, maxClaimedDesc, rateDesc, leaderDesc,
 	obstaclesDesc, poolDesc, poolMaxDesc}
 
 // Metrics returns a collector of the Bridge's metrics, for a registry. A collection queries the databases only for
@@ -133,6 +135,12 @@ func (d *database) collectDepths(name string, to chan<- prometheus.Metric, emit 
 		emit(oldestReadyDesc, s.OldestReady.Seconds(), name, queue)
 		emit(oldestClaimedDesc, s.OldestClaimed.Seconds(), name, queue)
 		emit(pausedDesc, oneIf(s.Paused), name, queue)
+		if n := s.Limits.MaxClaimed; n > 0 {
+			emit(maxClaimedDesc, float64(n), name, queue)
+		}
+		if r := s.Limits.Rate; r.Jobs > 0 {
+			emit(rateDesc, float64(r.Jobs)/r.Per.Seconds(), name, queue)
+		}
 	}
 }
 

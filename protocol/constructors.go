@@ -160,6 +160,19 @@ func isHeaders[M any](s string, at func(*M) *map[string]string) field[M] {
 	}
 }
 
+// isWeights is a map of queues to weights. It is present if it is not nil.
+func isWeights[M any](s string, at func(*M) *map[string]int64) field[M] {
+	return field[M]{
+		name: newName(s),
+		has:  func(m *M) bool { return *at(m) != nil },
+		read: func(d *decoder, m *M) (err *Error) {
+			*at(m), err = d.weights(s)
+			return err
+		},
+		write: func(e *encoder, n *name, m *M) { e.name(n); e.weights(*at(m)) },
+	}
+}
+
 func isID[M any](s string, at func(*M) *RequestID) field[M] {
 	return field[M]{
 		name: newName(s),

@@ -96,7 +96,7 @@ func TestDocumentLimits(t *testing.T) {
 		"entries and %s bytes": protocol.MaxHeaderSize, "a text of at most %s bytes, and comes back": protocol.MaxRequestID,
 		"a name of at most %s bytes, for people": protocol.MaxWorkerName, "text for people; cut at %s bytes": protocol.MaxErrorText,
 		"A lease is 1–%s bytes": protocol.MaxLease, "Queue names** are 1–%s bytes": protocol.MaxQueueName,
-		"opaque text of 1–%s bytes": protocol.MaxJobID,
+		"map name → 1…%s, with": protocol.MaxWeight, "opaque text of 1–%s bytes": protocol.MaxJobID,
 	} {
 		if want := fmt.Sprintf(what, thousands(n)); !strings.Contains(doc, want) {
 			t.Errorf("the document does not say: %s", want)

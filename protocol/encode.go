@@ -215,6 +215,20 @@ func (e *encoder) headers(h map[string]string) {
 	e.endMap()
 }
 
+// weights writes the queues in order, so that equal messages have equal bytes.
+func (e *encoder) weights(w map[string]int64) {
+	e.startMap(len(w))
+	for _, q := range slices.Sorted(maps.Keys(w)) {
+		e.comma('{')
+		e.text(q)
+		if e.json {
+			e.dst = append(e.dst, ':')
+		}
+		e.integer(w[q])
+	}
+	e.endMap()
+}
+
 func (e *encoder) requestID(id RequestID) {
 	switch {
 	case id.kind == idText:

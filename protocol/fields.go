@@ -346,6 +346,38 @@ func (d *decoder) headers(field string) (map[string]string, *Error) {
 	return h, d.src.fault()
 }
 
+// weights reads a map of at most MaxList queues to their weights.
+func (d *decoder) weights(field string) (map[string]int64, *Error) {
+	if err := d.expectKind(field, kindMap); err != nil {
+		return nil, err
+	}
+	n := d.src.start()
+	w := make(map[string]int64, max(0, min(n, MaxList)))
+	for i := 0; d.src.next(i, n); i++ {
+		if i == MaxList {
+			return nil, BadField(field, "%s has more than %d entries", field, MaxList)
+		}
+		if d.src.kind() != kindText && d.src.fault() == nil {
+			return nil, BadField(field, "%s has a key that is %v; keys are queues", field, d.src.kind())
+		}
+		q, err := d.text(field, MaxQueueName)
+		if err == nil {
+			err = CheckQueueName(field, q)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, dup := w[q]; dup {
+			return nil, BadField(field, "%s has the queue %q twice", field, q)
+		}
+		if w[q], err = d.integer(field, 1, MaxWeight); err != nil {
+			err.Message = fmt.Sprintf("%s: the weight of %q%s", field, q, strings.TrimPrefix(err.Message, field))
+			return nil, err
+		}
+	}
+	return w, d.src.fault()
+}
+
 // requestID reads an unsigned integer or a text.
 func (d *decoder) requestID(field string) (RequestID, *Error) {
 	if d.src.kind() == kindText {

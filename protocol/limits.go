@@ -25,6 +25,7 @@ const (
 	MaxMaxClaimed = 100_000   // a cap
 	MaxRate       = 1_000_000 // jobs in a second, a minute or an hour
 	MaxBurst      = 1_000_000 // of a rate
+	MaxWeight     = 1_000     // of a queue in a claim
 	MinPriority   = -32_768
 	MaxPriority   = 32_767
 )

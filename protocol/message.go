@@ -117,7 +117,8 @@ type Request struct {
 	LeaseMS Opt[int64]
 
 	// claim
-	Order Order // empty: OrderStrict
+	Order   Order            // empty: OrderStrict
+	Weights map[string]int64 // of queues, with OrderRotate; a queue that it doesn't have has the weight 1
 
 	// ack, nack, extend: either Lease or Leases
 	Lease   string
@@ -181,7 +182,8 @@ type NextClaim struct {
 	Queues  []string // nil: the single form
 	Max     Opt[int64]
 	LeaseMS Opt[int64]
-	Order   Order // empty: OrderStrict
+	Order   Order            // empty: OrderStrict
+	Weights map[string]int64 // with OrderRotate
 }
 
 // Order is in which order a claim asks its queues.
@@ -332,6 +334,15 @@ type Job struct {
 	LastError   string // of the last failed attempt; empty: none
 }
 
+// Limit is one of the limits of a queue.
+type Limit string
+
+// The limits that jobs can wait for.
+const (
+	LimitMaxClaimed Limit = "max_claimed"
+	LimitRate       Limit = "rate"
+)
+
 // JobView is a job as peek shows it.
 type JobView struct {
 	ID          string
@@ -464,6 +475,7 @@ type QueueStat struct {
 	MaxClaimed Opt[int64]
 	Rate       string
 	Burst      Opt[int64]
+	Limited    Limit // that keeps its ready jobs from workers at present; empty: none is known
 
 	// Absent: the defaults of groups.
 	GroupLimit     Opt[int64]

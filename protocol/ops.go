@@ -32,7 +32,7 @@ var ops = map[Op]spec{
 		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fGroup, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
 		check: checkEnqueue,
 	},
-	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS, fOrder), check: checkClaim},
+	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS, fOrder, fWeights), check: checkClaim},
 	OpAck:         {takes: bits(fLease, fLeases, fResult, fEnqueue, fClaim), check: checkAck},
 	OpNack:        {takes: bits(fLease, fLeases, fError, fDelayMS, fDead, fSnooze, fClaim), check: oneOrMany},
 	OpExtend:      {takes: bits(fLease, fLeases, fLeaseMS, fBind), check: checkExtend},
@@ -104,12 +104,31 @@ func checkEnqueue(r *Request, p presence) *Error {
 	return checkNewJob(&r.Job, p)
 }
 
-func checkClaim(_ *Request, p presence) *Error {
+func checkClaim(r *Request, p presence) *Error {
 	if p.has(fQueue) && p.has(fQueues) {
 		return BadField("queues", "queue and queues exclude each other")
 	}
 	if !p.has(fQueue) && !p.has(fQueues) {
 		return missing("queue")
+	}
+	return checkWeights(r.Weights, r.Order, r.Queue, r.Queues)
+}
+
+// checkWeights checks the weights of a claim against its other fields.
+func checkWeights(w map[string]int64, order Order, queue string, queues []string) *Error {
+	if w == nil {
+		return nil
+	}
+	if order != OrderRotate {
+		return BadField("weights", "weights goes with the order rotate: set order to it, or leave weights out")
+	}
+	others := maps.Clone(w)
+	delete(others, queue)
+	for _, q := range queues {
+		delete(others, q)
+	}
+	for _, q := range slices.Sorted(maps.Keys(others)) {
+		return BadField("weights", "weights has the queue %q, which the claim doesn't name: add it to queues, or leave it out", q)
 	}
 	return nil
 }

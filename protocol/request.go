@@ -27,6 +27,7 @@ const (
 	fWaitMS
 	fLeaseMS
 	fOrder
+	fWeights
 	fLease
 	fLeases
 	fResult
@@ -91,16 +92,18 @@ var nextClaimMessage = newMessage([]field[NextClaim]{
 	isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(c *NextClaim) *Opt[int64] { return &c.LeaseMS }),
 	checked(isText("order", maxShownName, func(c *NextClaim) *Order { return &c.Order }),
 		func(c *NextClaim) *Error { return checkOrder(c.Order) }),
+	isWeights("weights", func(c *NextClaim) *map[string]int64 { return &c.Weights }),
 })
 
 func checkNextClaim(r *Request) *Error {
-	switch c := r.Claim; {
+	c := r.Claim
+	switch {
 	case c.Queue == "" && c.Queues == nil:
 		return missing("queue")
 	case c.Queue != "" && c.Queues != nil:
 		return BadField("queues", "queue and queues exclude each other")
 	}
-	return nil
+	return checkWeights(c.Weights, c.Order, c.Queue, c.Queues)
 }
 
 func checkNewJob(j *NewJob, _ presence) *Error {
@@ -155,6 +158,7 @@ var requestMessage = newMessage([]field[Request]{
 	fLeaseMS:     isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(r *Request) *Opt[int64] { return &r.LeaseMS }),
 	fOrder: checked(isText("order", maxShownName, func(r *Request) *Order { return &r.Order }),
 		func(r *Request) *Error { return checkOrder(r.Order) }),
+	fWeights: isWeights("weights", func(r *Request) *map[string]int64 { return &r.Weights }),
 	fLease: presentIf(isText("lease", MaxLease, func(r *Request) *string { return &r.Lease }),
 		func(r *Request) bool { return r.Leases == nil }),
 	fLeases: checked(isTexts("leases", 1, MaxList, MaxLease, func(r *Request) *[]string { return &r.Leases }),

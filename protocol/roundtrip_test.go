@@ -125,6 +125,14 @@ func genRequest(t *rapid.T) Request {
 		r.WaitMS = genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 		r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
 		r.Order = rapid.SampledFrom([]Order{"", OrderStrict, OrderRotate}).Draw(t, "order")
+		if r.Order == OrderRotate && rapid.Bool().Draw(t, "weighted") {
+			r.Weights = map[string]int64{}
+			for _, q := range append(r.Queues, r.Queue) {
+				if q != "" && rapid.Bool().Draw(t, "has a weight") {
+					r.Weights[q] = genInt(1, MaxWeight).Draw(t, "weight")
+				}
+			}
+		}
 	case OpAck:
 		if genLeases(t, &r); r.Leases == nil && rapid.Bool().Draw(t, "more") {
 			r.Result = genBytes().Draw(t, "result")
@@ -282,6 +290,7 @@ func genStat(t *rapid.T) QueueStat {
 	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Scheduled: n("scheduled"), Claimed: n("claimed"),
 		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx"),
+		Limited:  rapid.SampledFrom([]Limit{"", LimitMaxClaimed, LimitRate}).Draw(t, "limited"),
 		Enqueued: genOpt(genNumber()).Draw(t, "enqueued_here"), Acked: genOpt(genNumber()).Draw(t, "acked_here")}
 }
 

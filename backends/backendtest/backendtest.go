@@ -56,6 +56,9 @@ type Database struct {
 	// the test ends. It is nil if the engine has no row locks.
 	LockRow func(id string) (unlock func())
 
+	// LockGate is LockRow for the gate of a queue with limits, which has one after its first claim: as if a host hung in its claim.
+	LockGate func(queue string) (unlock func())
+
 	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
 	// with a key; the first one begins it. The error is the server's, such as a deadlock. end commits. Application is
 	// nil if the engine has no row locks.

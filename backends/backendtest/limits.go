@@ -2,7 +2,9 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,6 +213,68 @@ var limitTests = map[string]func(*kit){
 				k.Error("two jobs have one token")
 			}
 		}
+	},
+	"HeldGateDelaysNoOtherQueue": func(k *kit) {
+		if k.LockGate == nil {
+			return
+		}
+		k.limit(capOf(5))
+		k.enqueuePayloads("q1", "q2")
+		k.wantGated(k, 1, 1, false, 0)
+		for _, p := range []string{"a1", "a2", "a3"} {
+			k.enqueue(backends.NewJob{Queue: "a", Payload: []byte(p)})
+		}
+		unlock := k.LockGate("q")
+		mixed := func() (backends.Results, error) {
+			b := k.claimBatch(me, 1, 0, gated("q"), policy("a"))
+			b.WaitForLocks = true // as the bridge does
+			return k.Commit(k.Context(), b)
+		}
+		for _, want := range []string{"a1", "a2", "a3"} {
+			r, err := mixed()
+			if err != nil || len(r.Claims) != 1 {
+				k.Fatalf("beside a held gate: %+v, %v", r, err)
+			}
+			k.wantJobs(r.Claims[0].Jobs, want)
+			if !r.Claims[0].More {
+				k.Error("the claim does not report that it left a queue out")
+			}
+		}
+		if _, err := mixed(); !strings.Contains(fmt.Sprint(err), "keeps the limits of q locked (rows of the table qsidecar_gates)") {
+			k.Errorf("without jobs of the other queue, the claim ends with %v", err)
+		}
+		unlock()
+		r, err := mixed()
+		if err != nil {
+			k.Fatal(err)
+		}
+		k.wantJobs(r.Claims[0].Jobs, "q2")
+		if r.Claims[0].More || len(r.Claims[0].Gates) != 1 || r.Claims[0].Gates[0].Queue != "q" {
+			k.Errorf("after the gate is free: %+v", r.Claims[0])
+		}
+	},
+	"LostCommitOfAGatedClaim": func(k *kit) {
+		k.limit(capOf(1))
+		k.limit(rateOf(10, 3))
+		k.enqueueMany(9)
+		b := k.claimBatch(me, 2, 0, gated("q"))
+		b.WaitForLocks = true // the server can notice later that the connection is gone
+		claimed := func() bool { return k.stats().Claimed == 1 }
+		k.commitLost(b, true, claimed)
+		k.commitLost(b, false, claimed)
+		// The job counts for the cap until it is found again, and released.
+		k.wantGated(k.OpenAnother(), 1, 0, true, 0)
+		h := k.claimedBy(k, me)
+		if len(h) != 1 {
+			k.Fatalf("claimed by me: %v", h)
+		}
+		k.writeLosing(backends.Release{Leases: []backends.Lease{h[0].Lease}, Uncounted: true}, 0)
+		// The lost commit that happened has used up one start of three, and the other one none.
+		for range 2 {
+			jobs := k.wantGated(k, 1, 1, false, 0)
+			k.write(backends.Ack{Leases: leasesOf(jobs...)})
+		}
+		k.wantClosed(k, 1, 0, 6*time.Minute)
 	},
 	"LimitsOfALIFOQueue": func(k *kit) {
 		k.limit(capOf(2))

@@ -198,11 +198,8 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
 		Producer: func() backendtest.Producer { return producer(t, m, name) },
-		LockRow: func(id string) func() {
-			c := connect(t, m, name)
-			runSQL(t, c, "BEGIN", "SELECT id FROM qsidecar_jobs WHERE id = "+id+" FOR UPDATE")
-			return func() { runSQL(t, c, "ROLLBACK") }
-		},
+		LockRow:  func(id string) func() { return lockRow(t, m, name, "qsidecar_jobs WHERE id = "+id) },
+		LockGate: func(queue string) func() { return lockRow(t, m, name, "qsidecar_gates WHERE queue = "+literal(queue)) },
 		Application: func() (func(queue, key string) error, func()) {
 			c, begun := connect(t, m, name), false
 			return func(queue, key string) error {
@@ -308,4 +305,11 @@ func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		backendtest.Run(t, (&databases{t: t, m: m}).take)
 	})
+}
+
+// lockRow locks a row in an open transaction.
+func lockRow(t *testing.T, m *testserver.MySQL, name, row string) (unlock func()) {
+	c := connect(t, m, name)
+	runSQL(t, c, "BEGIN", "SELECT 1 FROM "+row+" FOR UPDATE")
+	return func() { runSQL(t, c, "ROLLBACK") }
 }

@@ -257,7 +257,8 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			x.must(t, x.plainInsert(queue, payload))
 		},
 		Producer:      func() backendtest.Producer { return x.producer(t) },
-		LockRow:       func(id string) func() { return x.lockRow(t, id) },
+		LockRow:       func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
+		LockGate:      func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
 		Application:   func() (func(queue, key string) error, func()) { return x.application(t) },
 		InvalidValues: oddValues,
 		InsertRow: func(column, expression string, old bool) error {
@@ -330,9 +331,9 @@ func (x *schema) plainInsert(queue string, payloads ...string) string {
 }
 
 // lockRow locks the row of a job in a transaction of its own, until unlock is called or the test ends.
-func (x *schema) lockRow(t *testing.T, id string) (unlock func()) {
+func (x *schema) lockRow(t *testing.T, row string) (unlock func()) {
 	c := x.connect(t)
-	if _, err := c.Exec(t.Context(), in(x.o.Schema, "BEGIN; SELECT FROM {s}.qsidecar_jobs WHERE id = "+id+" FOR UPDATE"), pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := c.Exec(t.Context(), in(x.o.Schema, "BEGIN; SELECT FROM {s}."+row+" FOR UPDATE"), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
 	return func() {

@@ -68,10 +68,11 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]pro
 
 // Claim selects the jobs to claim.
 type Claim struct {
-	Queues []string
-	Order  protocol.Order // empty: protocol.OrderStrict, which claims from a queue only if those before it are empty
-	Max    int            // 1 to 1000; 0: one
-	Wait   time.Duration  // how long to wait for the first job, up to an hour; 0: do not wait
+	Queues  []string
+	Order   protocol.Order   // empty: protocol.OrderStrict, which claims from a queue only if those before it are empty
+	Weights map[string]int64 // with protocol.OrderRotate: how many turns a queue has where others have one, 1 to 1000
+	Max     int              // 1 to 1000; 0: one
+	Wait    time.Duration    // how long to wait for the first job, up to an hour; 0: do not wait
 
 	// Lease, if positive, makes timed leases of that length (1 s to 24 h). They outlive the
 	// connection. 0 makes session leases, which the Client keeps until they are settled.
@@ -92,7 +93,7 @@ func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
 	if cl.Max != 0 {
 		req.Max = protocol.Some(int64(cl.Max))
 	}
-	req.Order = cl.Order
+	req.Order, req.Weights = cl.Order, cl.Weights
 	if cl.Lease != 0 {
 		if err := checkSpan("Lease", cl.Lease, protocol.MinLeaseMS, protocol.MaxLeaseMS); err != nil {
 			return nil, err
@@ -363,6 +364,27 @@ func (c *Client) Pause(ctx context.Context, queue string) error {
 // Resume ends a pause.
 func (c *Client) Resume(ctx context.Context, queue string) error {
 	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpResume, Queue: queue})
+	return err
+}
+
+// Limits is what Client.Limit changes in the limits of a queue. At least one field must be set.
+type Limits struct {
+	MaxClaimed *int64 // how many jobs can be claimed at a time; 0: any number
+	Rate       string // how many can start in a time, such as 100/s, 30/m or 5/h; 0: any number
+	Burst      *int64 // how many can start at once after a pause; 0: those of a second
+	None       bool   // first remove all limits
+}
+
+// Limit changes the limits of a queue, on all hosts together. Limits that are not set stay as they are.
+func (c *Client) Limit(ctx context.Context, queue string, l Limits) error {
+	req := &protocol.Request{Op: protocol.OpLimit, Queue: queue, Rate: l.Rate, None: l.None}
+	if l.MaxClaimed != nil {
+		req.MaxClaimed = protocol.Some(*l.MaxClaimed)
+	}
+	if l.Burst != nil {
+		req.Burst = protocol.Some(*l.Burst)
+	}
+	_, err := c.callRetrying(ctx, req)
 	return err
 }
 

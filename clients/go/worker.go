@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -112,6 +113,9 @@ type Worker struct {
 	// protocol.OrderStrict: it claims from a queue only if those before it are empty, so a full queue starves the others.
 	Order protocol.Order
 
+	// Weights are how many turns a queue has where one that is missing here has one: 1 to 1000. They need Queues that take turns.
+	Weights map[string]int64
+
 	// Concurrency is how many jobs run at once, each in its own goroutine, over one connection: 1
 	// to 256. 0 means one.
 	Concurrency int
@@ -147,6 +151,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.Order != "" && w.Order != protocol.OrderRotate && w.Order != protocol.OrderStrict {
 		return fmt.Errorf("qsidecar: Order is %q: set it to rotate or strict", w.Order)
 	}
+	if err := w.checkWeights(); err != nil {
+		return err
+	}
 	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
 		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
 	}
@@ -164,6 +171,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	start := r.log.With("queues", w.Queues)
 	if len(w.Queues) > 1 {
 		start = start.With("order", r.order())
+		if len(w.Weights) > 0 {
+			start = start.With("weights", w.Weights)
+		}
 	}
 	start.Info("qsidecar: worker started", "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
@@ -379,7 +389,31 @@ func (w *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.J
 		ctx, cancel = context.WithTimeout(ctx, drainTime)
 		defer cancel()
 	}
-	return w.client.Claim(ctx, Claim{Queues: w.Queues, Order: w.order(), Wait: wait})
+	return w.client.Claim(ctx, Claim{Queues: w.Queues, Order: w.order(), Weights: w.weights(), Wait: wait})
+}
+
+// checkWeights checks Weights, because the sidecar would refuse each claim.
+func (w *Worker) checkWeights() error {
+	if len(w.Weights) > 0 && w.Order == protocol.OrderStrict {
+		return errors.New("qsidecar: Weights need queues that take turns: leave Order empty, or leave Weights out")
+	}
+	for q, weight := range w.Weights {
+		if !slices.Contains(w.Queues, q) {
+			return fmt.Errorf("qsidecar: Weights has the queue %q, which isn't one of Queues", q)
+		}
+		if weight < 1 || weight > protocol.MaxWeight {
+			return fmt.Errorf("qsidecar: the weight of %q is %d: set it to 1 to %d", q, weight, protocol.MaxWeight)
+		}
+	}
+	return nil
+}
+
+// weights are the weights of the worker's claims. A single queue has none.
+func (w *workerRun) weights() map[string]int64 {
+	if len(w.Queues) == 1 {
+		return nil
+	}
+	return w.Weights
 }
 
 // order is the order of the worker's claims. It is empty for a single queue.

@@ -69,7 +69,7 @@ func (w *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job
 	for {
 		req := o.request
 		if len(next) == 0 && ctx.Err() == nil {
-			req.Claim = &protocol.NextClaim{Queues: w.Queues, Order: w.order()}
+			req.Claim = &protocol.NextClaim{Queues: w.Queues, Order: w.order(), Weights: w.weights()}
 		}
 		rep, err := w.client.Call(w.base, &req)
 		if rep != nil { // it can have jobs beside an error

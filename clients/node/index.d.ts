@@ -50,8 +50,22 @@ export interface ClaimOptions extends CallOptions {
   leaseMs?: number
   /** With `rotate`, several queues take turns. With `strict` (the default), the first one that has a job comes first. */
   order?: 'rotate' | 'strict'
+  /** With `rotate`: how many turns a queue has where the others have one, as `{mail: 3}`. */
+  weights?: Record<string, number>
   /** Ends the wait. The claim then fails with the signal's reason, and jobs that come late go back. */
   signal?: AbortSignal
+}
+
+/** Limits of a queue. 0 removes one. */
+export interface Limits {
+  /** How many jobs can be claimed at a time. */
+  maxClaimed?: number
+  /** How many jobs can start in a time, as `100/s`, `30/m` or `5/h`. */
+  rate?: string | 0
+  /** How many jobs can start at once after a pause. It needs a rate. */
+  burst?: number
+  /** First removes all limits. */
+  none?: boolean
 }
 
 /** How a failed attempt ends. */
@@ -166,7 +180,7 @@ export class Client {
   /** Claims ready jobs of the queues, in this order of preference. If none becomes ready, the list is empty. */
   claim(queues: string | string[], options?: ClaimOptions): Promise<Job[]>
   /** Claims one job after another, until the signal is aborted. Settle each one in the loop. */
-  jobs(queues: string | string[], options?: Pick<ClaimOptions, 'leaseMs' | 'order' | 'signal'>): AsyncGenerator<Job, void, void>
+  jobs(queues: string | string[], options?: Pick<ClaimOptions, 'leaseMs' | 'order' | 'weights' | 'signal'>): AsyncGenerator<Job, void, void>
   /** Settles up to 1,000 jobs as done. Returns the jobs whose leases were lost. The others are settled. */
   ackMany(jobs: Job[], options?: CallOptions): Promise<Job[]>
   /** Settles up to 1,000 jobs as failed, like `job.nack`. Returns the jobs whose leases were lost. */
@@ -196,6 +210,8 @@ export class Client {
   pause(queue: string): Promise<void>
   /** Ends a pause. */
   resume(queue: string): Promise<void>
+  /** Changes the limits of a queue, on all hosts together. Those that are left out stay as they are. */
+  limit(queue: string, limits: Limits): Promise<void>
   /** Checks that the sidecar answers. It does not check the database. */
   ping(): Promise<void>
   /** Sends any other operation of the protocol with its fields, and returns the fields of the reply, both as on the wire. */
@@ -270,6 +286,8 @@ export interface RunOptions {
   ack?: 'behind' | 'sync'
   /** With `rotate` (the default), queues that share a concurrency take turns. With `strict`, they come in their order. */
   order?: 'rotate' | 'strict'
+  /** How many turns a queue has where the others have one, as `{mail: 3}`; only of queues that share `concurrency`. */
+  weights?: Record<string, number>
   /** Whether SIGTERM and SIGINT end the run. The default is true. */
   signals?: boolean
   /** Runs the jobs in so many threads, which load `module`. */

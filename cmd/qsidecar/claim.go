@@ -23,7 +23,7 @@ func (a *app) claimCommand() *cobra.Command {
 	wait := durationFlag{max: protocol.MaxWaitMS * time.Millisecond}
 	var most int
 	var env, raw bool
-	var order string
+	var order, weights string
 	cmd := &cobra.Command{
 		Use:   "claim QUEUE…",
 		Short: "Claim a job: print it with the lease that settles it",
@@ -65,6 +65,10 @@ The JSON lines have the payload as it is stored, in the form of the protocol.
 			if req.Order != protocol.OrderStrict && req.Order != protocol.OrderRotate {
 				return usagef("--order: %q is neither strict nor rotate", order)
 			}
+			var err error
+			if req.Weights, err = parseWeights(weights, req.Order, args); err != nil {
+				return err
+			}
 			if len(args) == 1 {
 				req.Queue = args[0]
 			} else {
@@ -77,6 +81,7 @@ The JSON lines have the payload as it is stored, in the form of the protocol.
 	cmd.Flags().Var(&wait, "wait", "wait up to this long for a job, at most 1h (default: not at all)")
 	cmd.Flags().IntVar(&most, "max", 1, "claim up to so many jobs")
 	cmd.Flags().StringVar(&order, "order", string(protocol.OrderStrict), "`how` to choose between queues: strict or rotate")
+	cmd.Flags().StringVar(&weights, "weights", "", weightsUsage)
 	cmd.Flags().BoolVar(&env, "env", false, "print shell variables for eval")
 	cmd.Flags().BoolVar(&raw, "raw", false, "with --env: the payload as it is stored, also a JSON string")
 	cmd.Flags().Bool("json", true, "answer in JSON lines, as it always does without --env")

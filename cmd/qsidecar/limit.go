@@ -27,7 +27,8 @@ second on every host. The other limits of the queue stay as they are; 0 removes 
 failed job keeps its slot of the group during its back-off, or gives it up
 (--group-on-failure skip).
 
-Without options it lists the limits of the queue, or of all queues.
+Without options it lists the limits of the queue, or of all queues. "limit apply FILE"
+sets those of several queues as in a file.
 
 ` + exitCodes,
 		Example: "  qsidecar limit mail --max-claimed 3\n  qsidecar limit api --rate 100/s --burst 10\n  qsidecar limit api --none\n  qsidecar limit",
@@ -69,6 +70,7 @@ Without options it lists the limits of the queue, or of all queues.
 	cmd.Flags().Int64Var(&ofGroup, "group-limit", 0, "how many jobs of a group are claimed at a time; 0: one")
 	cmd.Flags().StringVar(&onFailure, "group-on-failure", "", "a failed job keeps its slot of the group, or not: hold, skip")
 	cmd.Flags().BoolVar(&none, "none", false, "first remove all limits of the queue")
+	cmd.AddCommand(a.limitApplyCommand())
 	return a.jsonFlag(cmd)
 }
 
@@ -124,6 +126,9 @@ func limitsText(s *protocol.QueueStat) string {
 	}
 	if s.GroupOnFailure != "" {
 		all = append(all, "failed jobs "+s.GroupOnFailure)
+	}
+	if s.Limited != "" {
+		all = append(all, "reached")
 	}
 	return strings.Join(all, ", ")
 }

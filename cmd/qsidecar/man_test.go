@@ -18,7 +18,7 @@ func TestManPages(t *testing.T) {
 	dir := filepath.Join(h.dir, "share", "man1")
 	h.must(0, "man", dir)
 	root := h.app(nil, nil, nil, nil).root()
-	commands := append(manual.Shown(root), root)
+	commands := append(manual.All(root), root)
 	if len(commands) < 20 {
 		t.Errorf("the help lists %d commands", len(commands))
 	}

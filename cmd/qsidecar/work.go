@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,7 +34,8 @@ given as the text: hello, not "hello". Any other payload, and with --raw each on
 given as it is.
 
 Several queues take turns. With --order strict, jobs of a queue come only if the queues
-before it are empty: a full queue starves those behind it.
+before it are empty: a full queue starves those behind it. With --weights mail=3,bulk=1,
+mail has three turns for each one of bulk.
 
   exit 0          done
   exit 75         not now (EX_TEMPFAIL): the job is ready again after --snooze-delay, or
@@ -100,7 +102,7 @@ const workExitCodes = `Exit codes:
 type workFlags struct {
 	worker.Options
 	timeout, killAfter, snoozeDelay durationFlag
-	deadOn, ack, order              string
+	deadOn, ack, order, weights     string
 }
 
 func (a *app) workCommand() *cobra.Command {
@@ -139,6 +141,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
 	fl.StringVar(&f.ack, "ack", "behind", "`sync`: begin the next job after the ack")
 	fl.StringVar(&f.order, "order", string(protocol.OrderRotate), "`how` to choose between queues: rotate or strict")
+	fl.StringVar(&f.weights, "weights", "", weightsUsage)
 	fl.BoolVar(&f.Persistent, "persistent", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
@@ -167,8 +170,11 @@ func (w *workFlags) read(cmd *cobra.Command, args []string) error {
 	default:
 		return usagef("--order: %q is neither rotate nor strict", w.order)
 	}
+	if w.Weights, err = parseWeights(w.weights, w.Order, w.Queues); err != nil {
+		return err
+	}
 	if len(w.Queues) == 1 {
-		w.Order = ""
+		w.Order, w.Weights = "", nil
 	}
 	switch {
 	case w.Jobs < 1 || w.Jobs > maxAtOnce:
@@ -192,6 +198,33 @@ func (w *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("%s cannot be run: %w; no job was claimed", w.Command[0], textfmt.RootCause(err))
 	}
 	return nil
+}
+
+const weightsUsage = "`turns` of queues beside 1 of the others, as mail=3,bulk=1"
+
+// parseWeights reads a list such as mail=3,bulk=1.
+func parseWeights(text string, order protocol.Order, queues []string) (map[string]int64, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if order != protocol.OrderRotate {
+		return nil, usagef("--weights goes with --order rotate: with strict, the first queue comes first")
+	}
+	weights := map[string]int64{}
+	for item := range strings.SplitSeq(text, ",") {
+		queue, number, _ := strings.Cut(strings.TrimSpace(item), "=")
+		n, err := strconv.ParseInt(number, 10, 64)
+		switch _, twice := weights[queue]; {
+		case err != nil || n < 1 || n > protocol.MaxWeight:
+			return nil, usagef("--weights: %q isn't a queue with a number from 1 to %d; write several as mail=3,bulk=1", item, protocol.MaxWeight)
+		case !slices.Contains(queues, queue):
+			return nil, usagef("--weights: %q isn't one of the queues %s", queue, strings.Join(queues, ", "))
+		case twice:
+			return nil, usagef("--weights: %q is named twice", queue)
+		}
+		weights[queue] = n
+	}
+	return weights, nil
 }
 
 // parseExitCodes reads a list such as 65,66.

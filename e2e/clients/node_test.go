@@ -120,7 +120,7 @@ func TestNodeTypes(t *testing.T) {
 // compiled. It compiles the example of the package's README in the same project.
 func TestNodeTypeScript(t *testing.T) {
 	t.Parallel()
-	example := readmeExample(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
+	example := clientlib.Example(t, filepath.Join(clientlib.NodePackage, "README.md"), "js")
 	for _, kind := range []string{"module", "commonjs"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -39,7 +39,7 @@ func TestSecondQueueIsServed(t *testing.T) {
 		"ruby":          {gems, ruby},
 		"node":          {[]string{"QSIDECAR_PACKAGE=" + clientlib.NodePackage}, clientlib.NodeProgram(t, "work", "jobs.js", "-j", "1", "--drain")},
 	} {
-		for _, order := range []string{"", "rotate", "strict"} {
+		for _, order := range []string{"", "rotate", "strict", "weights"} {
 			t.Run(name+" "+order, func(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
@@ -49,7 +49,11 @@ func TestSecondQueueIsServed(t *testing.T) {
 					}
 				}
 				argv := slices.Clone(c.argv)
-				if order != "" {
+				switch order {
+				case "":
+				case "weights":
+					argv = append(argv, "--weights", "full=5")
+				default:
 					argv = append(argv, "--order", order)
 				}
 				switch name {
@@ -59,28 +63,28 @@ func TestSecondQueueIsServed(t *testing.T) {
 					argv = append(argv, "jobs.rb")
 				}
 				w := clientlib.NewWorker(t, kit.NewSite(t).Start("a"), c.env, argv...)
-				fillFirstQueue(w.Sidecar)
+				fillQueues(w.Sidecar, order)
 				w.Dir = dir
 				w.Start()
 				testwait.Until(t, "the worker ends", w.Exited)
 				_, lines := w.Done()
-				checkRareJob(t, lines, order == "strict")
-				text := map[string]string{"": "full, rare in rotation", "rotate": "full, rare in rotation", "strict": "full, rare in strict order"}[order]
+				checkRareJobs(t, lines, order)
+				text := map[string]string{"": "full, rare in rotation", "rotate": "full, rare in rotation", "strict": "full, rare in strict order", "weights": "full=5, rare in rotation"}[order]
 				if out := w.Output.String(); name != "qsidecar work" && !strings.Contains(out, "worker started: queues "+text) {
 					t.Errorf("it prints %q, want a start line with %q", out, text)
 				}
 			})
 		}
 	}
-	for _, order := range []protocol.Order{"", protocol.OrderRotate, protocol.OrderStrict} {
-		t.Run("go "+string(order), func(t *testing.T) {
+	for _, order := range []string{"", "rotate", "strict", "weights"} {
+		t.Run("go "+order, func(t *testing.T) {
 			t.Parallel()
 			sc := kit.NewSite(t).Start("a")
-			fillFirstQueue(sc)
+			fillQueues(sc, order)
 			var mu sync.Mutex
 			var done []string
 			worker := qsidecar.Worker{
-				Queues: []string{"full", "rare"}, Order: order, Drain: true, Options: qsidecar.Options{Socket: sc.Socket},
+				Queues: []string{"full", "rare"}, Drain: true, Options: qsidecar.Options{Socket: sc.Socket},
 				Handler: func(_ context.Context, job *qsidecar.Job) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -88,10 +92,13 @@ func TestSecondQueueIsServed(t *testing.T) {
 					return nil
 				},
 			}
+			if worker.Order = protocol.Order(order); order == "weights" {
+				worker.Order, worker.Weights = "", map[string]int64{"full": 5}
+			}
 			if err := worker.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			checkRareJob(t, done, order == protocol.OrderStrict)
+			checkRareJobs(t, done, order)
 		})
 	}
 }
@@ -145,18 +152,37 @@ func TestRubyWorkerQueues(t *testing.T) {
 	}
 }
 
-// fillFirstQueue stores many jobs in the queue full, and then one in rare.
-func fillFirstQueue(sc *kit.Sidecar) {
+// fillQueues stores many jobs in the queue full, and then one in rare, or with weights more.
+func fillQueues(sc *kit.Sidecar, order string) {
 	c := sc.Dial()
 	c.Enqueue("full", fullJobs)
-	c.Enqueue("rare", 1)
+	c.Enqueue("rare", rareJobs(order))
 }
 
-// checkRareJob checks when the job of the second queue was run: as one of the first, or as the last.
-func checkRareJob(t *testing.T, done []string, last bool) {
+func rareJobs(order string) int {
+	if order == "weights" {
+		return 12
+	}
+	return 1
+}
+
+// checkRareJobs checks when the jobs of the second queue were run: as one of the first, as the last, or as one of six.
+func checkRareJobs(t *testing.T, done []string, order string) {
 	t.Helper()
 	at := slices.Index(done, "rare")
-	if len(done) != fullJobs+1 || at < 0 || last != (at == fullJobs) || !last && at > 3 {
+	if len(done) != fullJobs+rareJobs(order) || at < 0 || (order == "strict") != (at == fullJobs) || order != "strict" && at > 3 {
 		t.Errorf("the job of the second queue was number %d of %d", at+1, len(done))
+	}
+	if order != "weights" || len(done) < 36 {
+		return
+	}
+	rare := 0
+	for _, q := range done[:36] {
+		if q == "rare" {
+			rare++
+		}
+	}
+	if rare < 5 || rare > 8 {
+		t.Errorf("%d of the first 36 jobs are of the second queue, want about 6 by the weights 5 and 1", rare)
 	}
 }

@@ -48,6 +48,11 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	s.Queues = "  work: {}\n  slow: {timeout: 2s, max_attempts: 2}\n  \"*\": {}\n"
 	a := s.Start("a")
 	scrape := scraping(t, admin.At(t, place))
+	c := a.Dial()
+	c.Must(kit.Msg{"op": "limit", "queue": "limited", "max_claimed": 1, "rate": "1/h"}) // for the metrics that only such queues have
+	c.Enqueue("limited", 2)
+	c.Must(kit.Msg{"op": "ack", "lease": c.Must(kit.Msg{"op": "claim", "queue": "limited", "max": 2}).Jobs[0].Lease})
+	c.Must(kit.Msg{"op": "purge", "queue": "limited", "state": "ready"})
 	r := &metricsRun{t: t, socket: a.Socket, tally: tally{all: map[string]int{}}}
 	var producers, workers sync.WaitGroup
 	producers.Go(func() { r.produce(kit.Size(20_000)) })
@@ -63,7 +68,6 @@ func TestMetricsEqualTheWork(t *testing.T) {
 		}
 	}()
 	producers.Wait()
-	c := a.Dial()
 	kit.WaitProgress(t, "every job has ended", func() (now int, done bool) {
 		left := 0
 		for _, q := range c.Must(kit.Msg{"op": "stats"}).Queues {

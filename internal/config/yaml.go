@@ -23,6 +23,7 @@ type yamlDecoder struct {
 	name      string
 	src       string
 	env       func(string) (string, bool)
+	root      reflect.Type            // of the file
 	keyTokens map[string]*token.Token // position of each path
 	unread    map[string]bool         // paths whose value was invalid and is reported
 	problems  []problem
@@ -43,6 +44,7 @@ type scalarParser interface{ parse(text string) error }
 type listParser interface{ list(texts []string) error }
 
 func (y *yamlDecoder) decode(into any) {
+	y.root = reflect.TypeOf(into).Elem()
 	y.keyTokens, y.unread = make(map[string]*token.Token), make(map[string]bool)
 	if tooManyMarks(y.src) {
 		y.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
@@ -204,7 +206,7 @@ func (y *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Tok
 	known := keysOf(section)
 	if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
 		y.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
-	} else if owners := sectionsWith(key, reflect.TypeFor[Config](), ""); len(owners) > 0 {
+	} else if owners := sectionsWith(key, y.root, ""); len(owners) > 0 {
 		y.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
 	} else {
 		y.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))

@@ -11,7 +11,7 @@ import (
 // Pages returns the manual page of each command, by the name of its file. The version and its date are in their headings.
 func Pages(root *cobra.Command, version, date string) map[string]string {
 	pages := map[string]string{}
-	for _, c := range append(Shown(root), root) {
+	for _, c := range append(All(root), root) {
 		pages[PageName(c)+".1"] = manPage(c, version, date)
 	}
 	return pages
@@ -23,6 +23,14 @@ func Shown(c *cobra.Command) (list []*cobra.Command) {
 		if sub.IsAvailableCommand() {
 			list = append(list, sub)
 		}
+	}
+	return list
+}
+
+// All returns the commands that the help of c and of its commands lists.
+func All(c *cobra.Command) (list []*cobra.Command) {
+	for _, sub := range Shown(c) {
+		list = append(append(list, sub), All(sub)...)
 	}
 	return list
 }
@@ -39,7 +47,7 @@ func manPage(c *cobra.Command, version, date string) string {
 	p.line(`%s \- %s`, escape(PageName(c)), escape(c.Short))
 	p.section("SYNOPSIS")
 	takes := strings.TrimPrefix(c.UseLine(), c.CommandPath())
-	if c.HasSubCommands() {
+	if !c.Runnable() {
 		takes = " COMMAND …"
 	}
 	p.line(`\fB%s\fR%s`, escape(c.CommandPath()), escape(takes))
@@ -51,7 +59,9 @@ func manPage(c *cobra.Command, version, date string) string {
 		for _, sub := range subs {
 			p.line(".TP\n\\fB%s\\fR(1)\n%s", escape(PageName(sub)), escape(sub.Short))
 		}
-		p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
+		if !c.HasParent() {
+			p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
+		}
 	}
 	p.section("OPTIONS")
 	c.InitDefaultHelpFlag()

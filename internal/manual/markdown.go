@@ -24,7 +24,7 @@ func Markdown(root *cobra.Command) string {
 		p.WriteString("\n")
 	}
 	writeMarkdown(&p, root)
-	for _, c := range Shown(root) {
+	for _, c := range All(root) {
 		writeMarkdown(&p, c)
 	}
 	return strings.TrimRight(p.String(), "\n") + "\n"
@@ -33,7 +33,7 @@ func Markdown(root *cobra.Command) string {
 // writeMarkdown writes the section of one command.
 func writeMarkdown(p *strings.Builder, c *cobra.Command) {
 	takes := c.UseLine()
-	if c.HasSubCommands() {
+	if !c.Runnable() {
 		takes = c.CommandPath() + " COMMAND …"
 	}
 	fmt.Fprintf(p, "## %s\n\n%s.\n\n```text\n%s\n```\n\n", c.CommandPath(), c.Short, takes)

@@ -40,7 +40,7 @@ func (m *model) queueOrder(a, b protocol.QueueStat) int {
 	case "WORKERS":
 		return cmp.Compare(m.workers[b.Queue], m.workers[a.Queue])
 	case "STATE":
-		return strings.Compare(openOrPaused(b), openOrPaused(a))
+		return strings.Compare(stateOf(b), stateOf(a))
 	}
 	return strings.Compare(a.Queue, b.Queue)
 }
@@ -63,11 +63,11 @@ func (m *model) queueRows() []row {
 	})
 	rows := make([]row, len(shown))
 	for i, q := range shown {
-		dead, state := plain(count(q.Dead, q.Approx)), plain(openOrPaused(q))
+		dead, state := plain(count(q.Dead, q.Approx)), plain(stateOf(q))
 		if q.Dead > 0 {
 			dead.style = badStyle
 		}
-		if q.Paused {
+		if q.Paused || q.Limited != "" {
 			state.style = warnStyle
 		}
 		speed := m.rates.of(q.Queue)
@@ -80,9 +80,12 @@ func (m *model) queueRows() []row {
 	return rows
 }
 
-func openOrPaused(q protocol.QueueStat) string {
+func stateOf(q protocol.QueueStat) string {
 	if q.Paused {
 		return "paused"
+	}
+	if q.Limited != "" {
+		return "limited"
 	}
 	return "open"
 }

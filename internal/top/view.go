@@ -13,6 +13,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/internal/wiretext"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // frameLines are the lines around the list: the title and the tabs, the message and the keys.
@@ -152,6 +153,12 @@ func (m *model) stateTabs() string {
 	name := textfmt.OneLine(m.queue, 255)
 	if q.Paused {
 		line += warnStyle.Render(" paused")
+	}
+	switch q.Limited {
+	case protocol.LimitMaxClaimed:
+		line += warnStyle.Render(fmt.Sprintf(" max %d claimed: reached", q.MaxClaimed.Value))
+	case protocol.LimitRate:
+		line += warnStyle.Render(" max " + q.Rate + ": reached")
 	}
 	if m.after != "" {
 		line += " (not the first page)"

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -29,13 +31,16 @@ type operation struct {
 
 	Priority string // change; empty: as before
 	Delay    string // change: milliseconds from now; empty: the time stays
+
+	MaxClaimed, Rate, Burst string // limit: empty: none
 }
 
 // readOperation returns the operation of a form or an address.
 func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
 		IDs: v["id"], Queues: v["name"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
-		Priority: v.Get("priority"), Delay: v.Get("delay")}
+		Priority: v.Get("priority"), Delay: v.Get("delay"),
+		MaxClaimed: v.Get("max_claimed"), Rate: strings.TrimSpace(v.Get("rate")), Burst: v.Get("burst")}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
@@ -85,6 +90,8 @@ func verb(op protocol.Op) string {
 		return "Pause"
 	case protocol.OpResume:
 		return "Resume"
+	case protocol.OpLimit:
+		return "Change the limits"
 	}
 	return "Delete"
 }
@@ -208,6 +215,8 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 			return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
 		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
+	case protocol.OpLimit:
+		return o.limitRequest()
 	case protocol.OpReload:
 		return &protocol.Request{Op: o.Op}, nil
 	case protocol.OpEnqueue:
@@ -219,23 +228,44 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 // changeRequest returns the request to change the priority or the time of a job.
 func (o *operation) changeRequest() (*protocol.Request, error) {
 	req := &protocol.Request{Op: o.Op, Queue: o.Queue, IDs: o.IDs}
-	for _, x := range []struct {
-		text string
-		to   *protocol.Opt[int64]
-	}{{o.Priority, &req.Priority}, {o.Delay, &req.DelayMS}} {
-		if x.text == "" {
-			continue
-		}
-		n, err := strconv.ParseInt(x.text, 10, 64)
-		if err != nil {
-			return nil, protocol.Errorf(protocol.CodeBadRequest, "%q is not a whole number", x.text)
-		}
-		*x.to = protocol.Some(n)
+	if err := cmp.Or(readNumber(o.Priority, &req.Priority), readNumber(o.Delay, &req.DelayMS)); err != nil {
+		return nil, err
 	}
 	if len(o.IDs) == 0 || !req.Priority.Set && !req.DelayMS.Set {
 		return nil, protocol.Errorf(protocol.CodeBadRequest, "no job, or neither a priority nor a time, is chosen")
 	}
 	return req, nil
+}
+
+// limitRequest returns the request to give a queue the limits of the form, and no others.
+func (o *operation) limitRequest() (*protocol.Request, error) {
+	if o.Queue == "" {
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
+	}
+	req := &protocol.Request{Op: o.Op, Queue: o.Queue, None: true, Rate: o.Rate}
+	if err := cmp.Or(readNumber(o.MaxClaimed, &req.MaxClaimed), readNumber(o.Burst, &req.Burst)); err != nil {
+		return nil, err
+	}
+	if o.Rate != "" {
+		if _, _, err := protocol.ParseRate(o.Rate); err != nil {
+			return nil, err
+		}
+	}
+	return req, nil
+}
+
+// readNumber reads a number of a form. An empty text is absent.
+func readNumber(text string, to *protocol.Opt[int64]) error {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeBadRequest, "%q is not a whole number", text)
+	}
+	*to = protocol.Some(n)
+	return nil
 }
 
 // copyOf returns the request to enqueue a copy of a job. It has no key, because a second job with a key is a duplicate.
@@ -284,10 +314,10 @@ func queuesText(op protocol.Op, n int64) string {
 func doneText(q url.Values) string {
 	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
 	op := protocol.Op(q.Get("done"))
-	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel}, op); i >= 0 {
+	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel, protocol.OpLimit}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
 			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + ".",
-			"Changed: " + plural(n, "job") + ".", "Cancelled: " + plural(n, "job") + "."}[i] + queuesText(op, n)
+			"Changed: " + plural(n, "job") + ".", "Cancelled: " + plural(n, "job") + ".", "Limits changed. They count within a second on every host."}[i] + queuesText(op, n)
 	}
 	return ""
 }

@@ -39,7 +39,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("%s has forms that post to %q, want the log-out", page, posts)
 		}
 	}
-	for _, op := range []string{"pause", "resume", "retry", "delete", "reclaim", "purge", "enqueue", "reload"} {
+	for _, op := range []string{"pause", "resume", "limit", "retry", "delete", "reclaim", "purge", "enqueue", "reload"} {
 		s.contains("the answer", s.post(http.StatusForbidden, "/do", "op", op, "queue", "q", "id", ids[0], "state", "ready", "confirm", "q").text("main"), "You can only look")
 	}
 	s.post(http.StatusForbidden, "/stop", "id", "1")
@@ -77,6 +77,20 @@ func TestChanges(t *testing.T) {
 	s.post(http.StatusOK, "/do", "op", "resume", "queue", "q")
 	if s.stat("q").Paused {
 		t.Error("it is still paused")
+	}
+	s.contains("the page", s.post(http.StatusOK, "/do", "op", "limit", "queue", "q", "max_claimed", "3", "rate", " 100/s", "burst", "", "back", "/queue?name=q").text("main"), "Limits changed.")
+	if q := s.stat("q"); q.MaxClaimed.Or(0) != 3 || q.Rate != "100/s" {
+		t.Errorf("the limits are %v and %q", q.MaxClaimed, q.Rate)
+	}
+	testwait.Until(t, "the limits on the page", func() bool {
+		return strings.Contains(s.get("/queue?name=q", http.StatusOK).text("h1"), "max 3 claimed max 100/s")
+	})
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "rate", "fast").text("main"), "100/s, 30/m or 5/h")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "max_claimed", "three").text("main"), "not a whole number")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "burst", "3").text("main"), "burst belongs to a rate")
+	s.post(http.StatusOK, "/do", "op", "limit", "queue", "q")
+	if q := s.stat("q"); q.MaxClaimed.Set || q.Rate != "" {
+		t.Errorf("the queue still has the limits %v and %q", q.MaxClaimed, q.Rate)
 	}
 	copied := s.post(http.StatusOK, "/do", "op", "enqueue", "queue", "q", "id", ids[0])
 	s.contains("the copy", copied.text("main"), "This is the copy.", "one")

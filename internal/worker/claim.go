@@ -128,7 +128,7 @@ func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) erro
 // claim claims up to most jobs. If that can succeed later, claim logs the error, pauses, and
 // returns no error unless the options Once or Drain are set.
 func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
-	cl := qsidecar.Claim{Queues: w.opts.Queues, Order: w.opts.Order, Max: most, Wait: claimWait}
+	cl := qsidecar.Claim{Queues: w.opts.Queues, Order: w.opts.Order, Weights: w.opts.Weights, Max: most, Wait: claimWait}
 	if w.opts.Once || w.opts.Drain {
 		cl.Wait = 0
 		var cancel context.CancelFunc

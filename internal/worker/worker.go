@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,9 +49,10 @@ const errJobCancelled jobLost = "the job was cancelled; its command was stopped"
 type Options struct {
 	Queues  []string
 	Order   protocol.Order
-	Command []string // the command and its arguments
-	Program string   // the path of Command[0]
-	Jobs    int      // runs at once, at least 1
+	Weights map[string]int64 // of queues that take turns; a queue that is missing has 1
+	Command []string         // the command and its arguments
+	Program string           // the path of Command[0]
+	Jobs    int              // runs at once, at least 1
 
 	PayloadArg  bool // pass the payload as the command's last argument
 	PayloadFile bool // pass the payload in a file, whose path is the last argument
@@ -134,7 +136,13 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 	}
 	w.starter = newStarter(g, r)
 	if o := w.opts; len(o.Queues) > 1 && !o.Once && !o.Drain { // a cron job that works reports nothing
-		w.logf("queues %s %s", strings.Join(o.Queues, ", "), orderText[o.Order])
+		names := slices.Clone(o.Queues)
+		for i, q := range names {
+			if weight := o.Weights[q]; weight > 0 {
+				names[i] = fmt.Sprintf("%s=%d", q, weight)
+			}
+		}
+		w.logf("queues %s %s", strings.Join(names, ", "), orderText[o.Order])
 	}
 	logged := w.logStop(stop)
 	err = w.runJobs(stop, abort)
@@ -286,7 +294,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	st.request.Lease = job.Lease
 	if w.opts.SyncAck || w.settler.Joins() {
 		if claims {
-			st.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues, Order: w.opts.Order}
+			st.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues, Order: w.opts.Order, Weights: w.opts.Weights}
 		}
 		next, err := w.settle(claiming, abort, st)
 		w.settler.End()
@@ -299,7 +307,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	if !claims || w.settler.WaitToClaim(claiming) != nil {
 		return v, nil
 	}
-	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues, Order: w.opts.Order}) // claimAll's next claim reports the error
+	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues, Order: w.opts.Order, Weights: w.opts.Weights}) // claimAll's next claim reports the error
 	return v, next
 }
 

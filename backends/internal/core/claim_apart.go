@@ -22,7 +22,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks 
 	if alone && len(apart) > 0 {
 		return only(s.claimApart(ctx, b.Sidecar, apart[0], false))
 	}
-	res, err := s.commitWith(ctx, open, hooks, nil)
+	res, err := s.commitMixed(ctx, open, hooks)
 	if alone && backends.IsRefused(err) {
 		return only(s.claimApart(ctx, b.Sidecar, open.Claims[0], true))
 	}

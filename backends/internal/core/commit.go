@@ -44,6 +44,9 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 		patience = lockPatience
 	}
 	if err := patiently(ctx, patience, run); err != nil {
+		if l, ok := errors.AsType[*backends.LockedError](err); ok && len(b.Writes) == 0 {
+			l.Gates = gatedQueues(b.Claims)
+		}
 		return backends.Results{}, err
 	}
 	res := k.Committed()

@@ -79,6 +79,51 @@ func hasGates(c backends.Claim) bool {
 	return slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return p.Gated })
 }
 
+// isMixed reports whether the claim names queues with and without limits.
+func isMixed(c backends.Claim) bool {
+	return hasGates(c) && slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return !p.Gated })
+}
+
+// heldGateCommits is for how many commits a held gate is left out at first. Each one that passed it by has jobs, so that a hung
+// host costs one short wait in so many claims.
+const heldGateCommits = 20
+
+// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds, or that the
+// database refuses, delays no other queue for long: the claims take from the others, and pass the gate if those have no job.
+func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (res backends.Results, err error) {
+	if len(b.Writes) > 0 || hooks.Before != nil || hooks.After != nil || !slices.ContainsFunc(b.Claims, isMixed) {
+		return s.commitWith(ctx, b, hooks, nil)
+	}
+	b.WaitForLocks = false
+	if !s.heldGates.next() {
+		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) {
+			return res, err
+		}
+		s.heldGates.n.Store(heldGateCommits)
+	}
+	others := b
+	others.Claims = slices.Clone(b.Claims)
+	for i := range others.Claims {
+		c := &others.Claims[i]
+		c.Queues = slices.DeleteFunc(slices.Clone(c.Queues), func(p backends.Policy) bool { return p.Gated })
+	}
+	free, failed := s.commitWith(ctx, others, hooks, nil)
+	claimed := func(r backends.ClaimResult) bool { return len(r.Jobs) > 0 || len(r.Failed) > 0 }
+	if failed != nil || slices.ContainsFunc(free.Claims, claimed) {
+		for i := range free.Claims {
+			free.Claims[i].More = true // in the queues that were left out
+		}
+		return free, failed
+	}
+	if err != nil { // it waited for the gate already
+		return res, err
+	}
+	if res, err = s.commitWith(ctx, b, hooks, nil); err == nil {
+		s.heldGates.n.Store(0)
+	}
+	return res, err
+}
+
 // withoutMissed leaves the queues out of the claims.
 func withoutMissed(claims []backends.Claim, missed []string) []backends.Claim {
 	claims = slices.Clone(claims)

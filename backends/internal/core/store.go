@@ -24,6 +24,7 @@ type Store struct {
 
 	lean      countdown // commits that lock the rows of acks without trying Writer.Ack
 	locked    countdown // commits that avoid locked rows
+	heldGates countdown // commits that first leave out the queues with limits
 	owners    ownerSearch
 	jobTrail  Trail
 	keyTrail  Trail
@@ -123,4 +124,5 @@ func (s *Store) Forget() {
 	s.walk.at = Group{}
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
+	s.heldGates.n.Store(0)
 }

@@ -12,19 +12,20 @@ import (
 type Request struct {
 	Session  *quota.Session
 	Slots    int
-	Since    time.Time     // when it arrived
-	Template backends.Slot // the kind of lease and the worker
-	Once     bool          // it does not wait: one commit answers it
-	Rotate   bool          // its queues take turns
-	queue    *waitQueue    // nil: it has its answer
-	Queues   []string      // the queues of the field queue
-	in       *list.List    // the list of the wait queue that contains it
-	at       *list.Element // of in
-	Reserved int           // of the session's job quota, for the commit under way or the answer
-	inCommit bool          // the commit under way includes it
-	leaving  bool          // answered as soon as the commit under way ends
-	lastErr  error         // of the last commit that included it
-	moved    error         // ErrAgain, once its queues are not served here
+	Since    time.Time        // when it arrived
+	Template backends.Slot    // the kind of lease and the worker
+	Once     bool             // it does not wait: one commit answers it
+	Rotate   bool             // its queues take turns
+	Weights  map[string]int64 // with Rotate: turns of a queue where one that it doesn't have gets one
+	queue    *waitQueue       // nil: it has its answer
+	Queues   []string         // the queues of the field queue
+	in       *list.List       // the list of the wait queue that contains it
+	at       *list.Element    // of in
+	Reserved int              // of the session's job quota, for the commit under way or the answer
+	inCommit bool             // the commit under way includes it
+	leaving  bool             // answered as soon as the commit under way ends
+	lastErr  error            // of the last commit that included it
+	moved    error            // ErrAgain, once its queues are not served here
 
 	answer     chan Answer // buffered: the scheduler never waits for the session
 	onAnswered func()      // see WhenAnswered; nil: nothing

@@ -11,64 +11,147 @@ import (
 // that one is empty. So a commit has a claim for each queue, if it has as many slots. A queue with jobs waits for at most one
 // job of each other queue. Prefetched jobs are in that order, too. If a queue gets jobs after many of another one were
 // prefetched, the next commit prefetches its share beside them.
+//
+// Turns are start-time fair queueing. A queue's next turn begins where its last one ended, and a turn is the shorter the more
+// weight the queue has. The turn that begins first is the next one. A queue that was empty begins at the present time,
+// so that it can't save turns up.
 
 // splitNames bounds the queues that the claims of one group name: each of them reads the empty ones, too.
 const splitNames = 256
 
-// rotation is the state of a wait queue whose queues take turns. Indexes are those of waitQueue.queues, which are sorted.
+// rotation is the state of a wait queue whose queues take turns. Indexes are those of queues.
 type rotation struct {
-	twice []string // the queues, twice
-	last  int      // the queue of the job that was handed out last
-	large int      // the queue whose next job needs a whole answer, so that the next commit asks it first; -1: none
-	more  []bool   // the database possibly has jobs of the queue
-	held  []int    // prefetched jobs of the queue
+	queues []string // sorted
+	turns
+	large int    // the queue whose next job needs a whole answer, so that the next commit asks it first; -1: none
+	more  []bool // the database possibly has jobs of the queue
+	empty []bool // the last claim that asked the queue found none
+	held  []int  // prefetched jobs of the queue
 }
 
-// maxTurns bounds the wait queues that aren't in use, and whose last queue the scheduler keeps.
-const maxTurns = 1000
+// turns are how far the queues have got. Times are in units of which a queue of the weight 1 takes turnLength for a job.
+type turns struct {
+	weights []int64  // without a common divisor
+	ends    []int64  // of the last turn of each queue
+	served  []uint64 // when each queue had its last turn: it breaks ties, which are the rule if all weights are equal
+	now     int64    // the beginning of the last turn
+	count   uint64   // of turns
+}
+
+// turnLength is so large that rounding changes no ratio by more than 0.1 percent, and so small that no sum overflows.
+const turnLength = 1 << 20
+
+// maxTurns bounds the queues of the wait queues that aren't in use, and whose turns the scheduler keeps.
+const maxTurns = 1 << 14
 
 // newRotation returns the rotation of a wait queue. It goes on where an earlier one for the same queues ended: a slow worker
 // would otherwise get all jobs from one queue. At first it asks the queue `first`.
-func (s *scheduler) newRotation(key string, queues []string, first string) *rotation {
+func (s *scheduler) newRotation(key string, queues []string, weights []int64, first string) *rotation {
 	n := len(queues)
-	r := &rotation{twice: slices.Concat(queues, queues), large: -1, more: make([]bool, n), held: make([]int, n)}
-	if last, known := s.turns[key]; known {
+	r := &rotation{queues: queues, large: -1, more: make([]bool, n), empty: make([]bool, n), held: make([]int, n)}
+	if kept, known := s.turns[key]; known {
 		delete(s.turns, key)
-		r.last = last
-	} else {
-		r.last = (r.index(first) + n - 1) % n
+		s.turnsKept -= n
+		r.turns = kept
+		return r
+	}
+	if weights == nil {
+		weights = slices.Repeat([]int64{1}, n)
+	}
+	r.turns = turns{weights: weights, ends: make([]int64, n), served: make([]uint64, n), count: uint64(n)}
+	at := r.index(first)
+	for q := range r.served {
+		r.served[q] = uint64((q - at + n) % n)
 	}
 	return r
 }
 
-// keepTurn keeps the last queue of a wait queue that is dropped.
+// keepTurn keeps the turns of a wait queue that is dropped.
 func (s *scheduler) keepTurn(wq *waitQueue) {
 	if wq.rotation == nil {
 		return
 	}
-	if len(s.turns) >= maxTurns {
+	if s.turnsKept += len(wq.queues); s.turnsKept > maxTurns {
 		clear(s.turns)
+		s.turnsKept = len(wq.queues)
 	}
-	s.turns[wq.key] = wq.rotation.last
+	s.turns[wq.key] = wq.rotation.turns
+}
+
+// weightsOf returns the weights of the sorted queues without their common divisor, so that equal ratios are one wait queue. If
+// all are equal, it returns nil.
+func weightsOf(queues []string, given map[string]int64) []int64 {
+	weights, divisor := make([]int64, len(queues)), int64(0)
+	for i, q := range queues {
+		weights[i] = cmp.Or(given[q], 1)
+		for rest := weights[i]; rest != 0; {
+			divisor, rest = rest, divisor%rest
+		}
+	}
+	if slices.Max(weights) == divisor && slices.Min(weights) == divisor {
+		return nil
+	}
+	for i := range weights {
+		weights[i] /= divisor
+	}
+	return weights
+}
+
+// begin returns when the next turn of a queue begins.
+func (t *turns) begin(q int) int64 { return max(t.now, t.ends[q]) }
+
+// length returns how long a turn of a queue takes.
+func (t *turns) length(q int) int64 { return turnLength / t.weights[q] }
+
+// take records a turn of a queue.
+func (t *turns) take(q int) {
+	t.now = t.begin(q)
+	t.ends[q] = t.now + t.length(q)
+	t.served[q] = t.count
+	t.count++
+}
+
+// compare orders two queues by their next turns.
+func (t *turns) compare(a, b int) int {
+	return cmp.Or(cmp.Compare(t.begin(a), t.begin(b)), cmp.Compare(t.served[a], t.served[b]))
+}
+
+// order lists all queues by their next turns.
+func (t *turns) order() []int {
+	all := make([]int, len(t.ends))
+	for i := range all {
+		all[i] = i
+	}
+	slices.SortFunc(all, t.compare)
+	return all
+}
+
+// clone returns a copy, for turns that are planned.
+func (t *turns) clone() *turns {
+	c := *t
+	c.ends, c.served = slices.Clone(t.ends), slices.Clone(t.served)
+	return &c
 }
 
 // Part is one claim of a group: the queues to ask, in order, and the slots to fill.
 type Part struct {
 	Queues []string
 	Slots  []backends.Slot
-	first  int // the index of Queues[0]
+	first  int // the index of the first queue that probably has jobs
 }
 
 // index returns the index of a queue.
 func (r *rotation) index(queue string) int {
-	i, _ := slices.BinarySearch(r.twice[:len(r.more)], queue)
-	return min(i, len(r.more)-1)
+	i, _ := slices.BinarySearch(r.queues, queue)
+	return min(i, len(r.queues)-1)
 }
 
 // handOut records that jobs of a wait queue are on their way to a worker.
 func (w *waitQueue) handOut(jobs []backends.Job) {
-	if r := w.rotation; r != nil && len(jobs) > 0 {
-		r.last = r.index(jobs[len(jobs)-1].Queue)
+	if r := w.rotation; r != nil {
+		for i := range jobs {
+			r.take(r.index(jobs[i].Queue))
+		}
 	}
 }
 
@@ -81,29 +164,59 @@ func (w *waitQueue) hold(jobs []backends.Job, by int) {
 	}
 }
 
-// part returns the claim that asks a queue first, and then most-1 others.
-func (r *rotation) part(first, most int) Part {
-	first %= len(r.more)
-	r.more[first] = false // until a result or a notification sets it
-	return Part{Queues: r.twice[first : first+most : first+most], first: first}
-}
-
-// split adds parts for the slots to the group. Before them are as many others as `before`.
-func (g *Group) split(slots []backends.Slot, before int) {
+// split adds parts for the slots to the group. It takes their turns in plan. Queues that were empty have no slots of their own.
+// Those whose turn it is come first in the first part.
+func (g *Group) split(slots []backends.Slot, plan *turns) {
 	r, n := g.queue.rotation, len(g.queue.queues)
-	parts, first := min(len(slots), n, max(1, splitNames/n)), r.last+1+before
+	full := 0 // queues that were not empty
+	for _, empty := range r.empty {
+		if !empty {
+			full++
+		}
+	}
+	parts := min(len(slots), max(1, full), max(1, splitNames/n))
 	if g.queue.large || g.queue.slow {
 		parts = min(parts, 1)
 	}
-	if r.large >= 0 && parts == 1 {
-		first, r.large = r.large, -1
+	if parts == 0 {
+		return
 	}
-	for k := range parts {
-		p := r.part(first+k, n)
-		for i := k; i < len(slots); i += parts {
-			p.Slots = append(p.Slots, slots[i])
+	order := plan.order()
+	if r.large >= 0 && parts == 1 {
+		at := slices.Index(order, r.large)
+		order, r.large = slices.Concat(order[at:], order[:at]), -1
+	}
+	own := make([]int, 0, n) // of order: the queues that can have a part
+	for k, q := range order {
+		if !r.empty[q] || full == 0 {
+			own = append(own, k)
 		}
-		g.parts = append(g.parts, p)
+	}
+	names := make([]string, 2*n) // twice, so that each part has all
+	for k, q := range order {
+		names[k], names[n+k] = r.queues[q], r.queues[q]
+	}
+	partOf := make([]int, parts) // 1 for the first of g.parts; 0: none yet
+	for i := range slots {
+		next := 0
+		for k := 1; k < parts; k++ {
+			if plan.compare(order[own[k]], order[own[next]]) < 0 {
+				next = k
+			}
+		}
+		q := order[own[next]]
+		plan.take(q)
+		if partOf[next] == 0 {
+			r.more[q] = false // until a result or a notification sets it
+			from := own[next]
+			if next == 0 {
+				from = 0
+			}
+			g.parts = append(g.parts, Part{Queues: names[from : from+n : from+n], first: q})
+			partOf[next] = len(g.parts)
+		}
+		p := &g.parts[partOf[next]-1]
+		p.Slots = append(p.Slots, slots[i])
 	}
 }
 
@@ -113,36 +226,48 @@ func (s *scheduler) overlooked(wq *waitQueue) (all []int) {
 	if r == nil || len(p.jobs) == 0 || p.inCommit || p.bytes >= prefetchBytesMax || s.stopped != nil || !s.mayPrefetch() {
 		return nil
 	}
+	last := int64(0) // the beginning of the last turn among the prefetched jobs
+	for i, held := range r.held {
+		if held > 0 {
+			last = max(last, r.begin(i)+int64(held-1)*r.length(i))
+		}
+	}
 	share := r.share(wq)
 	for i, more := range r.more {
-		if more && 2*r.held[i] < share {
+		if more && 2*r.held[i] < share(i) && r.begin(i)+int64(r.held[i])*r.length(i) <= last {
 			all = append(all, i)
 		}
 	}
 	return all[:min(len(all), splitNames)]
 }
 
-// share is how many of the prefetched jobs each queue with jobs should have.
-func (r *rotation) share(wq *waitQueue) int {
-	queues := 0
+// share returns how many of the prefetched jobs a queue with jobs should have.
+func (r *rotation) share(wq *waitQueue) func(queue int) int {
+	all := int64(0)
 	for i, more := range r.more {
 		if more || r.held[i] > 0 {
-			queues++
+			all += r.weights[i]
 		}
 	}
-	return max(1, len(wq.prefetch.jobs)/max(1, queues))
+	return func(queue int) int {
+		return max(1, int(int64(len(wq.prefetch.jobs))*r.weights[queue]/max(1, all)))
+	}
 }
 
 // split divides the slots of a group of which the first ones are for its requests. Requests come before prefetch, so that none
 // of them stays empty for it.
 func (g *gathering) split(group *Group, own int) {
 	wq := group.queue
+	plan := wq.rotation.clone()
 	switch {
 	case wq.large || wq.slow:
-		group.split(group.Slots, 0)
+		group.split(group.Slots, plan)
 	default:
-		group.split(group.Slots[:own], 0)
-		group.split(group.Slots[own:], own)
+		group.split(group.Slots[:own], plan)
+		for i := range wq.prefetch.jobs {
+			plan.take(wq.rotation.index(wq.prefetch.jobs[i].Queue))
+		}
+		group.split(group.Slots[own:], plan)
 	}
 	if len(group.Slots) == own {
 		g.lookAt(group, g.s.overlooked(wq))
@@ -159,8 +284,10 @@ func (g *gathering) lookAt(group *Group, queues []int) {
 	r := group.queue.rotation
 	share := r.share(group.queue)
 	for _, q := range queues {
-		p := r.part(q, 1)
-		for range min(share-r.held[q], g.slotsLeft) {
+		missing := share(q) - r.held[q]
+		r.more[q] = false // until a result or a notification sets it
+		p := Part{Queues: r.queues[q : q+1 : q+1], first: q}
+		for range min(missing, g.slotsLeft) {
 			p.Slots = append(p.Slots, g.slot(backends.Slot{Prefetch: true}))
 			g.slotsLeft--
 		}
@@ -199,7 +326,8 @@ func (g *Group) merge(results []backends.ClaimResult) (res backends.ClaimResult,
 		res.Jobs = append(res.Jobs, one.Jobs...)
 		res.More = res.More || one.More
 		full := len(one.Jobs) == len(p.Slots)
-		dry = dry || !full && !one.More && one.Err == nil && len(p.Queues) == len(r.more)
+		dry = dry || !full && !one.More && one.Err == nil && len(p.Queues) == len(r.queues)
+		r.noteEmpty(p, one)
 		if one.More && len(one.Jobs) == 0 { // after an error it waits for a notification
 			r.more[p.first] = true
 		} else if full || one.More {
@@ -211,6 +339,25 @@ func (g *Group) merge(results []backends.ClaimResult) (res backends.ClaimResult,
 	}
 	slices.SortStableFunc(res.Jobs, func(a, b backends.Job) int { return at[a.Token] - at[b.Token] })
 	return res, dry, short
+}
+
+// noteEmpty records which queues of a part had jobs.
+func (r *rotation) noteEmpty(p *Part, res *backends.ClaimResult) {
+	asked := p.Queues
+	for i := range res.Jobs {
+		r.empty[r.index(res.Jobs[i].Queue)] = false
+	}
+	switch n := len(res.Jobs); {
+	case res.Err != nil:
+		return
+	case n > 0 && (n == len(p.Slots) || res.More):
+		asked = asked[:max(0, slices.Index(asked, res.Jobs[n-1].Queue))]
+	case res.More:
+		return
+	}
+	for _, q := range asked {
+		r.empty[r.index(q)] = true
+	}
 }
 
 // tookNone records that the claims of the group have no result.
@@ -238,15 +385,21 @@ func (w *waitQueue) interleave() {
 	if r == nil || len(p.jobs) == 0 || p.jobs[0].Token.Sidecar != p.jobs[len(p.jobs)-1].Token.Sidecar {
 		return
 	}
-	n := len(r.more)
-	turns, order := make([]int, n), make([]int, len(p.jobs))
-	key := make([]int, len(p.jobs))
+	plan, jobs := r.clone(), make([][]int, len(r.queues)) // those of each queue
 	for i := range p.jobs {
 		q := r.index(p.jobs[i].Queue)
-		key[i], order[i] = turns[q]*n+(q-r.last-1+n)%n, i
-		turns[q]++
+		jobs[q] = append(jobs[q], i)
 	}
-	slices.SortFunc(order, func(a, b int) int { return key[a] - key[b] })
+	waiting := slices.DeleteFunc(plan.order(), func(q int) bool { return len(jobs[q]) == 0 })
+	order := make([]int, 0, len(p.jobs))
+	for len(waiting) > 0 {
+		q := waiting[0]
+		order, jobs[q], waiting = append(order, jobs[q][0]), jobs[q][1:], waiting[1:]
+		if plan.take(q); len(jobs[q]) > 0 {
+			at, _ := slices.BinarySearchFunc(waiting, q, plan.compare)
+			waiting = slices.Insert(waiting, at, q)
+		}
+	}
 	p.arrange(order)
 }
 

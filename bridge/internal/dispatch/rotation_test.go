@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -55,7 +56,16 @@ func (d *rotationDB) commits() {
 
 // take claims up to n jobs, and returns their queues.
 func (d *rotationDB) take(n int, rotate bool, queues ...string) (from []string) {
-	r := &Request{Session: &d.session().Session, Slots: n, Once: true, Rotate: rotate}
+	return d.claim(&Request{Slots: n, Rotate: rotate}, queues)
+}
+
+// weighted claims up to n jobs of queues with weights, and returns their queues.
+func (d *rotationDB) weighted(n int, weights map[string]int64) (from []string) {
+	return d.claim(&Request{Slots: n, Rotate: true, Weights: weights}, slices.Collect(maps.Keys(weights)))
+}
+
+func (d *rotationDB) claim(r *Request, queues []string) (from []string) {
+	r.Session, r.Once = &d.session().Session, true
 	a, answered := d.Add(r, queues)
 	if !answered {
 		d.commits()
@@ -230,6 +240,146 @@ func TestNoQueueWaitsForMoreThanTheOthers(t *testing.T) {
 				}
 				d.Returned(names)
 				d.commits()
+			},
+			"time": func(t *rapid.T) { d.now += time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond },
+		})
+	})
+}
+
+// TestWeights shows the turns of queues with weights, and that claims with the same ratio share a wait queue.
+func TestWeights(t *testing.T) {
+	d := newRotationDB()
+	d.store("a", 100)
+	d.store("b", 100)
+	want := []string{"a", "b", "a", "a"}
+	if got := d.claim(&Request{Slots: 4, Rotate: true, Weights: map[string]int64{"a": 6, "b": 2}}, []string{"a", "b"}); !slices.Equal(got, want) {
+		t.Errorf("a claim of four jobs gets them from %v, want %v", got, want)
+	}
+	var got []string
+	for range 8 {
+		got = append(got, d.claim(&Request{Slots: 1, Rotate: true, Weights: map[string]int64{"a": 3}}, []string{"b", "a"})...)
+	}
+	if want := slices.Concat(want, want); !slices.Equal(got, want) {
+		t.Errorf("jobs come from %v, want %v", got, want)
+	}
+	if n := d.Snapshot().WaitQueues; n != 1 {
+		t.Errorf("there are %d wait queues for one ratio, want one", n)
+	}
+	d.weighted(1, map[string]int64{"a": 1, "b": 3})
+	if n := d.Snapshot().WaitQueues; n != 2 {
+		t.Errorf("there are %d wait queues for two ratios, want two", n)
+	}
+	d.take(1, true, "b", "a")
+	d.weighted(1, map[string]int64{"a": 7, "b": 7})
+	if n := d.Snapshot().WaitQueues; n != 3 {
+		t.Errorf("there are %d wait queues for two ratios and equal weights, want three", n)
+	}
+}
+
+// TestWeightsOfSlowWorker shows that the ratio holds although the wait queue is forgotten between two claims.
+func TestWeightsOfSlowWorker(t *testing.T) {
+	d := newRotationDB()
+	d.store("a", 100)
+	d.store("b", 100)
+	got := map[string]int{}
+	for range 40 {
+		for _, q := range d.weighted(1, map[string]int64{"a": 3, "b": 1}) {
+			got[q]++
+		}
+		d.now += time.Hour
+		if _, left := d.TakePrefetched(0); left || d.Snapshot().WaitQueues != 0 {
+			t.Fatal("the wait queue isn't forgotten")
+		}
+	}
+	if got["a"] != 30 || got["b"] != 10 {
+		t.Errorf("the queues have %v of 40 jobs, want 30 and 10", got)
+	}
+}
+
+// TestTurnsAreNotSavedUp shows that a queue without jobs leaves its turns to the others, which keep their ratio, and doesn't get them later.
+func TestTurnsAreNotSavedUp(t *testing.T) {
+	d := newRotationDB()
+	weights := map[string]int64{"a": 6, "b": 2, "c": 1}
+	count := func() map[string]int {
+		got := map[string]int{}
+		for range 90 {
+			d.now += time.Hour // so that nothing is prefetched
+			for _, q := range d.weighted(1, weights) {
+				got[q]++
+			}
+		}
+		return got
+	}
+	d.store("b", 1000)
+	d.store("c", 1000)
+	if got := count(); got["b"] != 60 || got["c"] != 30 {
+		t.Errorf("without jobs of a, the others have %v of 90 jobs, want 60 and 30", got)
+	}
+	d.store("a", 1000)
+	if got := count(); got["a"] < 59 || got["a"] > 61 || got["b"] < 19 || got["b"] > 21 {
+		t.Errorf("the queues have %v of 90 jobs, want about 60, 20 and 10", got)
+	}
+}
+
+// TestEmptyQueuesTakeNoShare shows that a claim of several jobs gets a share from each queue that has jobs, although more queues
+// than it has slots are empty and long due.
+func TestEmptyQueuesTakeNoShare(t *testing.T) {
+	d := newRotationDB()
+	queues := []string{"a", "b", "c", "x", "y", "z"}
+	d.store("a", 100)
+	d.store("b", 100)
+	for range 6 {
+		d.now += time.Hour
+		d.take(1, true, queues...)
+	}
+	for range 3 {
+		d.now += time.Hour
+		if got := d.take(4, true, queues...); len(got) != 4 || got[0] == got[1] || got[0] != got[2] || got[1] != got[3] {
+			t.Errorf("a claim of four jobs gets them from %v, want two from each of a and b, in turn", got)
+		}
+	}
+	d.store("y", 1)
+	if got := d.take(4, true, queues...); !slices.Contains(got, "y") {
+		t.Errorf("the next claim gets %v, want the job of y among them", got)
+	}
+	d.ready["z"]++ // without a notification
+	if got := d.take(4, true, queues...); !slices.Contains(got, "z") {
+		t.Errorf("the next claim gets %v, want the job of z among them, which nothing announced", got)
+	}
+}
+
+// TestWeightsProperty draws weights and claims, also so fast that jobs are prefetched. Full queues have jobs in the ratio of their
+// weights at any time.
+func TestWeightsProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := newRotationDB()
+		weights, sum := map[string]int64{}, int64(0)
+		for i := range rapid.IntRange(2, 6).Draw(t, "queues") {
+			w := rapid.SampledFrom([]int64{1, 2, 3, 10, 1000}).Draw(t, "weight")
+			q := fmt.Sprint("q", i)
+			weights[q], sum = w, sum+w
+			d.store(q, 1_000_000)
+		}
+		got, all := map[string]int64{}, int64(0)
+		took := func(from []string) {
+			for _, q := range from {
+				got[q]++
+				all++
+			}
+			for q, w := range weights {
+				share := float64(all) * float64(w) / float64(sum)
+				if off := float64(got[q]) - share; off < -float64(len(weights)) || off > float64(len(weights)) {
+					t.Fatalf("%s has %d of %d jobs by the weights %v, want about %.1f", q, got[q], all, weights, share)
+				}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"take": func(t *rapid.T) { took(d.weighted(rapid.IntRange(1, 20).Draw(t, "jobs"), weights)) },
+			"stream": func(*rapid.T) {
+				for range 60 {
+					d.now += time.Millisecond
+					took(d.weighted(1, weights))
+				}
 			},
 			"time": func(t *rapid.T) { d.now += time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond },
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/list"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,8 @@ type scheduler struct {
 	Config
 	queues        map[string]*waitQueue
 	byQueue       map[string]map[*waitQueue]struct{}
-	turns         map[string]int          // rotation.last of dropped wait queues, by key
+	turns         map[string]turns        // of dropped wait queues, by key
+	turnsKept     int                     // queues in turns
 	returning     map[string]int          // jobs on their way back to the database, by queue
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
@@ -44,7 +46,7 @@ func newScheduler(c Config) scheduler {
 		Config:    c,
 		queues:    make(map[string]*waitQueue),
 		byQueue:   make(map[string]map[*waitQueue]struct{}),
-		turns:     make(map[string]int),
+		turns:     make(map[string]turns),
 		returning: make(map[string]int),
 		attended:  make(map[*waitQueue]struct{}),
 	}
@@ -58,7 +60,7 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 	if a, answered = s.fromAlone(r, queues); answered {
 		return a, true
 	}
-	wq := s.waitQueueFor(queues, r.Rotate)
+	wq := s.waitQueueFor(queues, r.Rotate, r.Weights)
 	if jobs, asked := s.fromPrefetch(wq, r); len(jobs) > 0 {
 		r.Session.AddClaimed(jobs)
 		if s.wantsMore(wq) {
@@ -82,15 +84,22 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 }
 
 // waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice.
-func (s *scheduler) waitQueueFor(queues []string, rotate bool) *waitQueue {
+func (s *scheduler) waitQueueFor(queues []string, rotate bool, given map[string]int64) *waitQueue {
 	first := queues[0]
 	if rotate && len(queues) > 1 {
 		queues = inAnyOrder(queues)
 	}
 	rotate = rotate && len(queues) > 1
 	key := strings.Join(queues, ",") // no queue name has a comma
+	var weights []int64              // nil: all are equal
 	if rotate {
 		key = "~" + key // nor begins with this
+		if len(given) > 0 {
+			weights = weightsOf(queues, given)
+		}
+		if weights != nil {
+			key += fmt.Sprint(weights) // nor has a bracket
+		}
 	}
 	wq := s.queues[key]
 	if wq != nil {
@@ -99,7 +108,7 @@ func (s *scheduler) waitQueueFor(queues []string, rotate bool) *waitQueue {
 	queues = once(queues)
 	wq = &waitQueue{key: key, queues: queues, noPrefetch: s.isDirect(queues)}
 	if rotate {
-		wq.rotation = s.newRotation(key, queues, first)
+		wq.rotation = s.newRotation(key, queues, weights, first)
 	}
 	s.queues[key] = wq
 	for _, q := range queues {
@@ -185,7 +194,8 @@ func (s *scheduler) announce(queues []string, jobs int, reopened bool) (wanted b
 			wq.generation++
 			wq.expected = min(wq.expected+max(each, 1), maxSlots)
 			if wq.rotation != nil {
-				wq.rotation.more[wq.rotation.index(q)] = true
+				i := wq.rotation.index(q)
+				wq.rotation.more[i], wq.rotation.empty[i] = true, false
 			}
 			wanted = wanted || wq.len() > 0 || len(s.overlooked(wq)) > 0
 			if s.needsClaim(wq) {

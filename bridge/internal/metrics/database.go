@@ -351,6 +351,15 @@ func (d *Database) ObstaclesByLabel(all []backends.Obstacle) map[string]int {
 	return n
 }
 
+// CountLimited counts a claim that a limit of the queue stopped. Queues without limits have no such counter.
+func (d *Database) CountLimited(queue string, byRate bool) {
+	limit := "max_claimed"
+	if byRate {
+		limit = "rate"
+	}
+	d.labels.m.limited.WithLabelValues(d.name, d.label(queue), limit).Inc()
+}
+
 // SumByLabel adds up the depths of queues that share a label. A known queue without rows has depth 0.
 func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
 	sum := make(map[string]*backends.QueueStats)
@@ -367,6 +376,9 @@ func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.Qu
 		s.Dead += all[i].Dead
 		s.Done += all[i].Done
 		s.Paused = s.Paused || all[i].Paused
+		if label == all[i].Queue { // limits of several queues have no sum
+			s.Limits = all[i].Limits
+		}
 		s.OldestReady = max(s.OldestReady, all[i].OldestReady)
 		s.OldestClaimed = max(s.OldestClaimed, all[i].OldestClaimed)
 	}

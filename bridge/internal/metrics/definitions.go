@@ -19,6 +19,7 @@ func secondsOf(bounds []time.Duration) (seconds []float64) {
 type Set struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
 	lost                                                         *prometheus.CounterVec // by database, queue, cause
+	limited                                                      *prometheus.CounterVec // by database, queue, limit
 	claimWait, jobWait, run                                      *prometheus.HistogramVec
 
 	commit, writes, jobs                              *prometheus.HistogramVec // by database
@@ -62,6 +63,7 @@ func New() *Set {
 	m.returned = m.counters("jobs_returned_total", "Jobs that went back to their queue unfinished, from connections that ended in order or by an operator's reclaim. No attempt is used up.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without an ack or nack, by cause; counted by the sidecar that took the job back. "+
 		"too_large: not delivered, but dead.", []string{LabelDatabase, LabelQueue, labelCause})
+	m.limited = m.counters("claims_limited_total", "Claims that got fewer jobs than they asked for because of a limit of the queue: max_claimed or rate.", []string{LabelDatabase, LabelQueue, "limit"})
 	m.claimWait = m.histograms("claim_wait_duration_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)
 	m.jobWait = m.histograms("job_wait_duration_seconds", "The age of a job when its first attempt was delivered: since its enqueue, a delay that it was given included. "+
 		"The database's clock is compared with this host's.", waitBuckets, queue)

@@ -212,6 +212,9 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 func (e *executor) noteGates(results []backends.ClaimResult) {
 	for i := range results {
 		for _, r := range results[i].Gates {
+			if r.Closed {
+				e.metrics().CountLimited(r.Queue, r.After > 0)
+			}
 			if e.gates.note(r) {
 				e.dispatcher.NoteGate(r.Queue)
 			}

@@ -31,8 +31,9 @@ type gates struct {
 
 type gate struct {
 	closedUntil time.Duration
-	timer       *time.Timer // of a rate; nil: none
-	results     int         // of claims
+	timer       *time.Timer   // of a rate; nil: none
+	rateUntil   time.Duration // when it ends
+	results     int           // of claims
 }
 
 func newGates(clock func() time.Duration, wake func(queue string) bool) *gates {
@@ -58,6 +59,17 @@ func (g *gates) isClosed(queue string) bool {
 	defer g.mu.Unlock()
 	one := g.all[queue]
 	return one != nil && g.clock() < one.closedUntil
+}
+
+// waitsForRate reports whether the rate lets no job of the queue start at present, as the last claim found out.
+func (g *gates) waitsForRate(queue string) bool {
+	if !g.some.Load() {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.all[queue]
+	return one != nil && one.timer != nil && g.clock() < one.rateUntil
 }
 
 // note records what a claim found out. It returns true if the queue got limits, or lost them.
@@ -86,6 +98,7 @@ func (g *gates) note(r backends.GateResult) (changed bool) {
 	case r.Closed && r.After > 0:
 		after := max(r.After, gatePace)
 		one.closedUntil = g.clock() + min(after, gateIdle)
+		one.rateUntil = g.clock() + after
 		one.timer = time.AfterFunc(after, func() { g.open(r.Queue) })
 	case r.Closed:
 		one.closedUntil = g.clock() + gateIdle
@@ -156,3 +169,6 @@ func (g *gates) waitsForSettle(queue string) bool {
 	one := g.all[queue]
 	return one != nil && one.timer == nil && one.closedUntil > 0
 }
+
+// WaitsForRate reports whether the rate of a queue lets no job start at present, as the last claim here found out.
+func (p *Pipeline) WaitsForRate(queue string) bool { return p.executor.gates.waitsForRate(queue) }

@@ -35,7 +35,7 @@ type pendingClaim struct {
 // claim starts a claim.
 func (s *Session) claim(req *protocol.Request) finisher {
 	c := &pendingClaim{}
-	next := protocol.NextClaim{Queue: req.Queue, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS, Order: req.Order}
+	next := protocol.NextClaim{Queue: req.Queue, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS, Order: req.Order, Weights: req.Weights}
 	if refused := c.start(s, req.ID, &next, req.WaitMS); refused != nil {
 		return answerWith(refused)
 	}
@@ -72,6 +72,7 @@ func (p *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.Ne
 		Template: backends.Slot{Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: worker},
 		Once:     waitMS == 0,
 		Rotate:   req.Order == protocol.OrderRotate,
+		Weights:  req.Weights,
 	}
 	if p.answer, p.answered = p.db.Claim(&p.request, queues); p.answered {
 		return nil
@@ -191,7 +192,7 @@ func (p *pendingClaim) await() *protocol.Error {
 			return wire
 		}
 		p.db = to
-		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Rotate: w.Rotate, Queues: w.Queues}
+		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Rotate: w.Rotate, Weights: w.Weights, Queues: w.Queues}
 		if p.answer, p.answered = to.Claim(w, w.Queues); p.answered {
 			return nil
 		}

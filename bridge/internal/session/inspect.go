@@ -162,8 +162,21 @@ func statsIn(ctx context.Context, db *plan.Database, queue string, read statsRea
 	out := make([]protocol.QueueStat, len(stats))
 	for i := range stats {
 		out[i] = counted(db, wirejob.FromStats(&stats[i]))
+		out[i].Limited = limitOf(db, &stats[i])
 	}
 	return out, nil
+}
+
+// limitOf returns the limit that the ready jobs of a queue wait for.
+func limitOf(db *plan.Database, q *backends.QueueStats) protocol.Limit {
+	switch most := q.Limits.MaxClaimed; {
+	case q.Ready == 0 || q.Paused:
+	case most > 0 && q.Claimed >= most:
+		return protocol.LimitMaxClaimed
+	case q.Limits.Rate.Jobs > 0 && db.WaitsForRate(q.Queue):
+		return protocol.LimitRate
+	}
+	return ""
 }
 
 // counted adds the counters of this sidecar.

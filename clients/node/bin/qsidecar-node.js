@@ -20,6 +20,7 @@ Works the jobs of the Worker that FILE exports as its default, until SIGTERM, wh
   --threads N           run the jobs in N threads, for jobs that compute
   --drain               end when nothing is ready and the own jobs are done
   --order ORDER         rotate: queues that share -j take turns; strict: in their order (default: rotate)
+  --weights NAME=N,…    turns of queues where the others have one, as mail=3,bulk=1 (default: all 1)
   --ack behind|sync     sync: wait for each ack before the next job (default: behind)
   -h, --help            print this text
 
@@ -46,6 +47,16 @@ function queuesOf(given) {
   )
 }
 
+function weightsOf(given) {
+  if (given === undefined) return undefined
+  const pairs = given.split(',').map((item) => {
+    const [, name, number] = /^\s*([^=]+)=([1-9][0-9]*)\s*$/.exec(item) ?? []
+    if (name === undefined) throw new Usage(`--weights is ${given}, must be queues with numbers: mail=3,bulk=1`)
+    return [name, Number(number)]
+  })
+  return Object.fromEntries(pairs)
+}
+
 function parsed(args) {
   let found
   try {
@@ -59,6 +70,7 @@ function parsed(args) {
         drain: { type: 'boolean' },
         ack: { type: 'string' },
         order: { type: 'string' },
+        weights: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
     })
@@ -78,6 +90,7 @@ function parsed(args) {
     drain: values.drain,
     ack: values.ack,
     order: values.order,
+    weights: weightsOf(values.weights),
   }
   return { file, chosen: Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined)) }
 }

@@ -15,7 +15,7 @@ const REQUEST_TIME = 60_000
 const CLOSE_TIME = 10_000
 
 const CLIENT_OPTIONS = ['socket', 'worker', 'requestTimeoutMs', 'onLost', 'onDraining', 'logger']
-const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'signal', 'requestTimeoutMs']
+const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'weights', 'signal', 'requestTimeoutMs']
 const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'headers']
 const STATES = ['ready', 'scheduled', 'claimed', 'done', 'dead']
 
@@ -96,7 +96,7 @@ class Client {
       if (given.max !== undefined) fields.max = integer('claim', 'max', given.max, 1, MAX_LIST)
       if (given.waitMs !== undefined) fields.wait_ms = millis('claim', 'waitMs', given.waitMs)
       if (given.leaseMs !== undefined) fields.lease_ms = millis('claim', 'leaseMs', given.leaseMs)
-      if (given.order !== undefined) orderFields('claim', names, given.order, fields)
+      orderFields('claim', names, given.order ?? 'strict', given.weights, fields)
       const more = { limit: given.requestTimeoutMs, wait: fields.wait_ms, signal: given.signal }
       return (await this._call('claim', fields, more)).jobs
     })
@@ -107,7 +107,7 @@ class Client {
   }
 
   async *#jobs(queues, given) {
-    options('jobs', given, ['leaseMs', 'order', 'signal'])
+    options('jobs', given, ['leaseMs', 'order', 'weights', 'signal'])
     while (!given.signal?.aborted) {
       let jobs
       try {
@@ -212,6 +212,15 @@ class Client {
 
   resume(queue) {
     return this.#operate('resume', queue, {}).then(() => {})
+  }
+
+  limit(queue, given = {}) {
+    return start('limit', async () => {
+      options('limit', given, ['maxClaimed', 'rate', 'burst', 'none'])
+      const { maxClaimed, rate, burst, none } = given
+      const fields = { max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, none: none || undefined }
+      await this.#operate('limit', queue, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)))
+    })
   }
 
   #operate(op, queue, fields) {
@@ -345,10 +354,21 @@ function enqueueTime() {
   return seconds * 1000
 }
 
-/** Sets the order of a claim. The order of one queue has no meaning, and strict is the protocol's default. */
-function orderFields(what, queues, order, fields) {
+/** Sets the order of a claim, and the weights. Those of one queue have no meaning, and strict is the protocol's default. */
+function orderFields(what, queues, order, weights, fields) {
   if (!ORDERS.includes(order)) throw new TypeError(`${what}: order is ${show(order)}, must be one of ${ORDERS.join(', ')}`)
-  if (order === 'rotate' && queues.length > 1) fields.order = order
+  const given = Object.entries(weights ?? {})
+  if (given.length > 0 && order !== 'rotate') {
+    throw new TypeError(`${what}: weights need order: 'rotate'; with strict, the first queue comes first`)
+  }
+  for (const [name, weight] of given) {
+    if (!queues.includes(name)) throw new RangeError(`${what}: weights has the queue ${show(name)}, which isn't one of ${queues.join(', ')}`)
+    integer(what, `weights.${name}`, weight, 1, 1000)
+  }
+  if (order === 'rotate' && queues.length > 1) {
+    fields.order = order
+    if (given.length > 0) fields.weights = { ...weights }
+  }
   return fields
 }
 

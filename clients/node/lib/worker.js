@@ -25,7 +25,7 @@ const EXIT_UNAVAILABLE = 5
 // When a job is settled: while the next ones run, or before the next one begins.
 const ACKS = ['behind', 'sync']
 
-const RUN_OPTIONS = ['concurrency', 'queues', 'drain', 'ack', 'order', 'signals', 'threads', 'module']
+const RUN_OPTIONS = ['concurrency', 'queues', 'drain', 'ack', 'order', 'weights', 'signals', 'threads', 'module']
 const WORKER_OPTIONS = [...RUN_OPTIONS.filter((name) => name !== 'module'), 'client', 'before', 'after', ...CLIENT_OPTIONS]
 
 const is = (error, kinds) => kinds.some((type) => error instanceof type)
@@ -73,7 +73,6 @@ class Worker {
     const chosen = { drain: false, ack: ACKS[0], order: ORDERS[0], signals: true, ...this.#options, ...given }
     const shares = this._shares(chosen)
     if (!ACKS.includes(chosen.ack)) throw new TypeError(`run: ack is ${show(chosen.ack)}, must be one of ${ACKS.join(', ')}`)
-    orderFields('run', [], chosen.order, {})
     if (chosen.threads !== undefined) integer('run', 'threads', chosen.threads, 1, 1024)
     if (chosen.threads !== undefined && chosen.module === undefined) {
       throw new TypeError('run: threads load the module of the worker: run it with qsidecar-node work, or pass module, its URL')
@@ -84,7 +83,7 @@ class Worker {
     const alive = setInterval(() => {}, 2 ** 30)
     const uncaught = new handlers.Uncaught(log)
     const signals = chosen.signals ? new Signals(pool, log) : undefined
-    log.info(`worker started: ${shares.map(({ queues, slots }) => `queues ${listed(queues, chosen.order)}, concurrency ${slots}`).join('; ')}`)
+    log.info(`worker started: ${shares.map(({ queues, slots, weights }) => `queues ${listed(queues, chosen.order, weights)}, concurrency ${slots}`).join('; ')}`)
     if (process.pid === 1) {
       log.warn('this worker is the first process of its container, and Node.js does not reap the processes that jobs leave behind: start the container with an init (docker run --init) if jobs start processes')
     }
@@ -107,7 +106,7 @@ class Worker {
   }
 
   /** Returns lists of queues, each with how many of their jobs run at once. */
-  _shares({ threads, concurrency = threads ?? 8, queues }) {
+  _shares({ threads, concurrency = threads ?? 8, queues, order = ORDERS[0], weights }) {
     integer('run', 'concurrency', concurrency, 1, 100_000)
     let wanted = [...this.jobs.keys()].map((name) => [name, undefined])
     if (queues !== undefined && (typeof queues === 'string' || Array.isArray(queues))) {
@@ -124,7 +123,13 @@ class Worker {
     }
     const rest = wanted.filter(([, count]) => !count).map(([name]) => name)
     const shares = wanted.filter(([, count]) => count).map(([name, slots]) => ({ queues: [name], slots }))
-    return rest.length > 0 ? [{ queues: rest, slots: concurrency }, ...shares] : shares
+    for (const { queues: [name] } of shares) {
+      if (weights?.[name] !== undefined) {
+        throw new RangeError(`run: weights has the queue ${show(name)}, whose jobs have a number of their own: leave one of them out`)
+      }
+    }
+    orderFields('run', rest, order, weights, {})
+    return rest.length > 0 ? [{ queues: rest, slots: concurrency, weights }, ...shares] : shares
   }
 
   /** Runs a job's function and its hooks. Returns what the function returns if the queue's results are kept. */
@@ -151,8 +156,8 @@ class Worker {
   }
 }
 
-const listed = (queues, order) =>
-  queues.join(', ') + (queues.length === 1 ? '' : order === 'rotate' ? ' in rotation' : ' in strict order')
+const listed = (queues, order, weights) =>
+  queues.map((name) => (weights?.[name] === undefined ? name : `${name}=${weights[name]}`)).join(', ') + (queues.length === 1 ? '' : order === 'rotate' ? ' in rotation' : ' in strict order')
 
 function hooks(name, given) {
   const list = given === undefined ? [] : Array.isArray(given) ? given : [given]
@@ -177,11 +182,12 @@ class Pool {
     this.drain = chosen.drain
     this.order = chosen.order
     this.sync = chosen.ack === 'sync'
-    this.groups = shares.map(({ queues, slots }) => ({
+    this.groups = shares.map(({ queues, slots, weights }) => ({
       queues,
       slots,
+      weights,
       free: slots,
-      nextClaim: orderFields('run', queues, chosen.order, queues.length === 1 ? { queue: queues[0] } : { queues }),
+      nextClaim: orderFields('run', queues, chosen.order, weights, queues.length === 1 ? { queue: queues[0] } : { queues }),
     }))
     this.stopping = false
     this.error = undefined
@@ -245,7 +251,7 @@ class Pool {
       if (this.stopping || !(await this.behind.canBegin()) || this.stopping) return
       let jobs
       try {
-        jobs = await this.client.claim(group.queues, { max: Math.min(group.free, 1000), waitMs: this.drain ? 0 : CLAIM_WAIT, order: this.order })
+        jobs = await this.client.claim(group.queues, { max: Math.min(group.free, 1000), waitMs: this.drain ? 0 : CLAIM_WAIT, order: this.order, weights: group.weights })
         if (failed > 0) this.log.warn('jobs can be claimed again')
         failed = 0
       } catch (e) {

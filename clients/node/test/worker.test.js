@@ -224,6 +224,8 @@ test('wrong arguments of a worker', async () => {
   await assert.rejects(worker.run({ concurrency: 0 }), /concurrency is 0/)
   await assert.rejects(worker.run({ queues: ['mail'] }), /no function for the queue 'mail', only for q/)
   await assert.rejects(worker.run({ ack: 'later' }), /ack is 'later', must be one of behind, sync/)
+  await assert.rejects(worker.run({ order: 'strict', weights: { q: 2 } }), /weights need order: 'rotate'/)
+  await assert.rejects(worker.run({ weights: { other: 2 } }), /weights has the queue 'other', which isn't one of/)
   await assert.rejects(worker.run({ order: 'random' }), /order is 'random', must be one of rotate, strict/)
   await assert.rejects(worker.run({ threads: 2 }), /threads load the module/)
   assert.throws(() => new Retry('x', { delay: 5 }), /there is no option delay/)

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ._processes import fork_if_first
 from .client import ORDERS
@@ -28,6 +28,16 @@ def _queue(text: str) -> Tuple[str, Optional[int]]:
     if not name or equals and not (count.isdecimal() and int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} isn't a queue, or a queue and how many of its jobs run at once: mail=8")
     return name, int(count) if equals else None
+
+
+def _weights(text: str) -> Dict[str, int]:
+    weights = {}
+    for item in text.split(","):
+        name, _, number = item.strip().partition("=")
+        if not name or not number.isdecimal() or name in weights:
+            raise argparse.ArgumentTypeError(f"{text!r} isn't a list of different queues and numbers: mail=3,bulk=1")
+        weights[name] = int(number)
+    return weights
 
 
 def _broken(module: str, error: BaseException) -> int:
@@ -61,6 +71,9 @@ def main(args: Optional[List[str]] = None) -> int:
         choices=ORDERS[::-1],
         default="rotate",
         help="strict: a queue's jobs come only if those before it are empty; rotate: the queues take turns (default)",
+    )
+    work.add_argument(
+        "--weights", type=_weights, metavar="NAME=N,…", help="turns of queues where the others have one, as mail=3,bulk=1 (default: all 1)"
     )
     work.add_argument("--ack", choices=ACKS, default=ACKS[0], help="sync: wait for each ack before the next job (default: behind)")
     chosen = parser.parse_args(args)
@@ -96,12 +109,20 @@ def main(args: Optional[List[str]] = None) -> int:
         print(f"qsidecar: {wrong}; {found}", file=sys.stderr)
         return 2
     try:
-        app._shares(chosen.concurrency, queues)
+        app._check_weights(app._shares(chosen.concurrency, queues), chosen.order, chosen.weights)
     except ValueError as e:
         print(f"qsidecar: {chosen.app}: {e}", file=sys.stderr)
         return 2
     try:
-        app.run(chosen.concurrency, queues=queues, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack, order=chosen.order)
+        app.run(
+            chosen.concurrency,
+            queues=queues,
+            processes=chosen.processes,
+            drain=chosen.drain,
+            ack=chosen.ack,
+            order=chosen.order,
+            weights=chosen.weights,
+        )
     except Error as e:
         print(f"qsidecar: {e}", file=sys.stderr)
         return exit_code(e)

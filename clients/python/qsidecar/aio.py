@@ -16,7 +16,7 @@ from . import client as _client
 from . import errors
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, lost_of, many_fields, stats_fields
+from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, limit_fields, lost_of, many_fields, stats_fields
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -122,10 +122,11 @@ class AsyncClient:
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
         order: str = "strict",
+        weights: Optional[Mapping[str, int]] = None,
         request_timeout: Optional[float] = None,
     ) -> List[AsyncJob]:
         """Claims up to max ready jobs of the queues: see Client.claim."""
-        fields = claim_fields(queues, max, wait, lease, order)
+        fields = claim_fields(queues, max, wait, lease, order, weights)
         jobs: List[AsyncJob] = (await self._call("claim", fields, request_timeout, fields.get("wait_ms", 0) / 1000))["jobs"]
         return jobs
 
@@ -164,6 +165,18 @@ class AsyncClient:
         """Returns the number of jobs in each state, for one queue or for all: see PROTOCOL.md."""
         queues: List[Dict[str, Any]] = (await self._call("stats", stats_fields(queue), None))["queues"]
         return queues
+
+    async def limit(
+        self,
+        queue: str,
+        *,
+        max_claimed: Optional[int] = None,
+        rate: Union[str, int, None] = None,
+        burst: Optional[int] = None,
+        none: bool = False,
+    ) -> None:
+        """Changes the limits of a queue: see Client.limit."""
+        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
 
     async def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""

@@ -35,6 +35,9 @@ CLOSE_TIME = 10.0
 # How a claim chooses between its queues.
 ORDERS = ("strict", "rotate")
 
+# The largest weight of a queue.
+MAX_WEIGHT = 1000
+
 
 class Client:
     """One connection to a sidecar, which reconnects if it breaks. All threads of a process can use it at once.
@@ -151,6 +154,7 @@ class Client:
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
         order: str = "strict",
+        weights: Optional[Mapping[str, int]] = None,
         request_timeout: Optional[float] = None,
     ) -> List[Job]:
         """Claims up to max ready jobs (1 to 1,000) of the queues.
@@ -158,9 +162,10 @@ class Client:
         wait: how long to wait for the first job, in seconds, up to an hour. If none becomes ready, the list is
         empty. This client holds the jobs until they are settled or it ends. With lease, it holds them for that long
         (1 s to 24 h), even if the client ends. order: "strict" claims from a queue only if those before it are empty;
-        with "rotate" the queues take turns.
+        with "rotate" the queues take turns. weights: how many turns a queue has where the others have one, as
+        {"mail": 3}, with "rotate" only.
         """
-        fields = claim_fields(queues, max, wait, lease, order)
+        fields = claim_fields(queues, max, wait, lease, order, weights)
         jobs: List[Job] = self._call("claim", fields, request_timeout, fields.get("wait_ms", 0) / 1000)["jobs"]
         return jobs
 
@@ -199,6 +204,22 @@ class Client:
         """Returns the number of jobs in each state, for one queue or for all: see PROTOCOL.md."""
         queues: List[Dict[str, Any]] = self._call("stats", stats_fields(queue), None)["queues"]
         return queues
+
+    def limit(
+        self,
+        queue: str,
+        *,
+        max_claimed: Optional[int] = None,
+        rate: Union[str, int, None] = None,
+        burst: Optional[int] = None,
+        none: bool = False,
+    ) -> None:
+        """Changes the limits of a queue, on all hosts together. A limit that is left out stays as it is; 0 removes one.
+
+        max_claimed: how many jobs can be claimed at a time. rate: how many can start in a time, as "100/s", "30/m" or
+        "5/h". burst: how many can start at once after a pause. none: first remove all limits.
+        """
+        self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
 
     def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""
@@ -332,7 +353,9 @@ def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:
     return {"jobs": [job.fields() for job in jobs]}
 
 
-def claim_fields(queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str) -> Dict[str, Any]:
+def claim_fields(
+    queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str, weights: Optional[Mapping[str, int]]
+) -> Dict[str, Any]:
     fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
     if max != 1:
         fields["max"] = max
@@ -341,10 +364,22 @@ def claim_fields(queues: Sequence[str], max: int, wait: Seconds, lease: Optional
         fields["wait_ms"] = wait_ms
     if lease is not None:
         fields["lease_ms"] = millis("lease", lease)
+    return {**fields, **order_fields(queues, order, weights)}
+
+
+def order_fields(queues: Sequence[str], order: str, weights: Optional[Mapping[str, int]]) -> Dict[str, Any]:
+    """Returns the order of a claim, and the weights. Those of a single queue have no meaning."""
     check_order(order)
-    if order == "rotate" and len(queues) > 1:
-        fields["order"] = order
-    return fields
+    if not weights:
+        return {"order": order} if order == "rotate" and len(queues) > 1 else {}
+    if order != "rotate":
+        raise ValueError('weights need order="rotate": with "strict", the first queue comes first')
+    for name, weight in weights.items():
+        if name not in queues:
+            raise ValueError(f"weights has the queue {name!r}, which isn't one of {', '.join(queues)}")
+        if not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+            raise ValueError(f"the weight of {name!r} is {weight!r}, must be an integer from 1 to {MAX_WEIGHT}")
+    return {"order": order, "weights": dict(weights)} if len(queues) > 1 else {}
 
 
 def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
@@ -366,6 +401,11 @@ def cancel_fields(queue: str, ids: Sequence[str], key: Optional[str], delete: bo
     if delete:
         fields["delete"] = True
     return fields
+def limit_fields(
+    queue: str, max_claimed: Optional[int], rate: Union[str, int, None], burst: Optional[int], none: bool
+) -> Dict[str, Any]:
+    fields = {"max_claimed": max_claimed, "rate": None if rate is None else str(rate), "burst": burst, "none": none or None}
+    return {"queue": queue, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def check_request(op: str, fields: Mapping[str, Any]) -> None:

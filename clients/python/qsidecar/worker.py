@@ -16,7 +16,7 @@ from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
 from ._settle import log_loss, outcome, settle
-from .client import Client, check_order
+from .client import Client, order_fields
 from .job import Enqueued, Job, Seconds
 
 log = logging.getLogger("qsidecar")
@@ -176,6 +176,7 @@ class App:
         drain: bool = False,
         ack: str = "behind",
         order: str = "rotate",
+        weights: Optional[Mapping[str, int]] = None,
     ) -> None:
         """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
@@ -183,7 +184,8 @@ class App:
         processes, the main thread runs the jobs, so they can use signals. A second signal ends the process at once.
         queues: the queues to work, each with how many of its jobs run at once; those with None share `concurrency`, as
         all queues of the app do without this option. order: with "rotate", queues that share a concurrency take turns; with
-        "strict", a queue is claimed from only if those before it are empty, in the order of `queues` or of the app. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
+        "strict", a queue is claimed from only if those before it are empty, in the order of `queues` or of the app. weights: how many turns
+        a queue has where the others have one, as {"mail": 3}; only of queues that share `concurrency`. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
         check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
@@ -191,14 +193,21 @@ class App:
         shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
-        check_order(order)
+        self._check_weights(shares, order, weights)
         if processes:
             works = [
-                functools.partial(self._run, [(names, 1)], drain, ack, order) for names, count in shares for _ in range(count)
+                functools.partial(self._run, [(names, 1)], drain, ack, order, weights) for names, count in shares for _ in range(count)
             ]
             _processes.run(works, exit_code)
         else:
-            self._run(shares, drain, ack, order)
+            self._run(shares, drain, ack, order, weights)
+
+    def _check_weights(self, shares: List[_Share], order: str, weights: Optional[Mapping[str, int]]) -> None:
+        """Raises ValueError for a wrong order, and for weights that would have no effect."""
+        order_fields([name for names, _ in shares for name in names], order, weights)
+        for name in weights or ():
+            if len(shares) > 1 and [name] in [names for names, _ in shares]:
+                raise ValueError(f"weights has the queue {name!r}, whose jobs have a number of their own: leave one of them out")
 
     def _shares(self, concurrency: int, queues: Optional[Mapping[str, Optional[int]]]) -> List[_Share]:
         """Returns lists of queues, each with how many of their jobs run at once. Raises ValueError for wrong arguments."""
@@ -222,10 +231,11 @@ class App:
         """Ends run from another thread. Running jobs finish."""
         self._stop.set()
 
-    def _run(self, shares: List[_Share], drain: bool, ack: str, order: str) -> None:
+    def _run(self, shares: List[_Share], drain: bool, ack: str, order: str, weights: Optional[Mapping[str, int]]) -> None:
         self._stop.clear()
-        log.info("worker started: %s", "; ".join(f"queues {_listed(names, order)}, concurrency {n}" for names, n in shares))
-        pool = _ThreadPool(self, shares, drain, ack, order)
+        groups = [_Group(names, count, order, weights) for names, count in shares]
+        log.info("worker started: %s", "; ".join(map(str, groups)))
+        pool = _ThreadPool(self, groups, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
             self._await(pool)
@@ -312,23 +322,22 @@ class App:
         return result if self.jobs[job.queue].result else None
 
 
-def _listed(queues: List[str], order: str) -> str:
-    how = {"rotate": " in rotation", "strict": " in strict order"}[order] if len(queues) > 1 else ""
-    return ", ".join(queues) + how
-
-
 class _Group:
     """The threads for some queues. The pool's lock guards `free`."""
 
-    def __init__(self, queues: List[str], threads: int, order: str) -> None:
+    def __init__(self, queues: List[str], threads: int, order: str, weights: Optional[Mapping[str, int]]) -> None:
         self.queues = queues
         self.order = order
         self.threads = threads
         self.free = threads
-        self.next_claim: Dict[str, Any] = {"queues": queues}
-        if order == "rotate" and len(queues) > 1:
-            self.next_claim["order"] = order
+        self.weights = {name: weight for name, weight in (weights or {}).items() if name in queues}
+        self.next_claim: Dict[str, Any] = {"queues": queues, **order_fields(queues, order, self.weights)}
         self.tasks: queue.SimpleQueue[Union[Job, _Ended, None]] = queue.SimpleQueue()
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{name}={self.weights[name]}" if name in self.weights else name for name in self.queues)
+        how = {"rotate": " in rotation", "strict": " in strict order"}[self.order] if len(self.queues) > 1 else ""
+        return f"queues {names}{how}, concurrency {self.threads}"
 
 
 class _ThreadPool:
@@ -340,9 +349,9 @@ class _ThreadPool:
     next job when the claim is answered. If the settle must be answered first, both are one request.
     """
 
-    def __init__(self, app: App, shares: List[_Share], drain: bool, ack: str, order: str) -> None:
+    def __init__(self, app: App, groups: List[_Group], drain: bool, ack: str) -> None:
         self.app = app
-        self._groups = [_Group(names, count, order) for names, count in shares]
+        self._groups = groups
         self.threads = sum(group.threads for group in self._groups)
         self.drain = drain
         self.ended = threading.Event()
@@ -426,7 +435,7 @@ class _ThreadPool:
             if not self._behind.can_begin() or stop.is_set():
                 return
             try:
-                jobs = client.claim(*group.queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT, order=group.order)
+                jobs = client.claim(*group.queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT, order=group.order, weights=group.weights)
                 if failed:
                     log.warning("jobs can be claimed again")
                 failed = 0

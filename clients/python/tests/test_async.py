@@ -75,6 +75,12 @@ class Jobs(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.client.stats(self.q))[0]["dead"], 2)
         self.assertEqual((await self.client.request("peek", queue=self.q, ids=[job.id]))["jobs"][0]["state"], "dead")
 
+    async def test_limit(self):
+        await self.client.limit(self.q, max_claimed=3)
+        self.assertEqual((await self.client.stats(self.q))[0]["max_claimed"], 3)
+        await self.client.limit(self.q, max_claimed=0)
+        self.assertNotIn("max_claimed", (await self.client.stats(self.q))[0])
+
     async def test_many(self):
         self.assertEqual(len(await self.client.enqueue_many(NewJob(self.q, n) for n in range(10))), 10)
         jobs = []

@@ -69,6 +69,8 @@ class Jobs(Case):
             "delay='soon': pass": lambda: NewJob(self.q, delay="soon").fields(),
             "delay and run_at exclude each other": lambda: self.client.enqueue(self.q, delay=1, run_at=5),
             "run_at=-5: must be in the years": lambda: self.client.enqueue(self.q, run_at=-5),
+            'weights need order="rotate"': lambda: self.client.claim(self.q, "b", weights={"b": 2}),
+            "weights has the queue .c., which isn.t one of": lambda: self.client.claim(self.q, "b", order="rotate", weights={"c": 2}),
             "order is 'random', must be one of strict, rotate": lambda: self.client.claim(self.q, order="random"),
             "timeout=0: must be from 0.001": lambda: self.client.enqueue(self.q, timeout=0),
             "lease=0.5: must be from 1 to 86400": lambda: job.extend(0.5),
@@ -105,6 +107,20 @@ class Jobs(Case):
         self.assertEqual(job.attempt, 2)
         job.nack("enough", dead=True)
         self.assertEqual(self.peek(job.id)["state"], "dead")
+
+    def test_limit(self):
+        def limits():
+            stat = self.client.stats(self.q)[0]
+            return {name: stat[name] for name in ("max_claimed", "rate", "burst") if name in stat}
+
+        self.client.limit(self.q, max_claimed=3, rate="100/s", burst=5)
+        self.assertEqual(limits(), {"max_claimed": 3, "rate": "100/s", "burst": 5})
+        self.client.limit(self.q, rate=0)
+        self.assertEqual(limits(), {"max_claimed": 3})
+        self.client.limit(self.q, none=True)
+        self.assertEqual(limits(), {})
+        with self.assertRaises(qsidecar.BadRequest):
+            self.client.limit(self.q, rate="5/d")
 
     def test_many(self):
         stored = self.client.enqueue_many(NewJob(self.q, n) for n in range(100))

@@ -53,6 +53,17 @@ class Suite
     @client.stats(queue).first.slice("ready", "scheduled", "claimed", "dead")
   end
 
+  def check_limit
+    limits = -> { @client.stats("limits").first.slice("max_claimed", "rate", "burst") }
+    @client.limit("limits", max_claimed: 3, rate: "100/s", burst: 5)
+    equal({ "max_claimed" => 3, "rate" => "100/s", "burst" => 5 }, limits.call)
+    @client.limit("limits", rate: 0)
+    equal({ "max_claimed" => 3 }, limits.call)
+    @client.limit("limits", none: true)
+    equal({}, limits.call)
+    raises(Qsidecar::BadRequest) { @client.limit("limits", rate: "5/d") }
+  end
+
   def check_payloads
     [{ a: 1, "b" => [nil, "é"] }, { "a" => 1 }, {}, [], nil, "text", 17, 1.5, false].each do |payload|
       @client.enqueue("payloads", payload)

@@ -97,15 +97,15 @@ module Qsidecar
 
     # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
     # order: :strict claims from a queue only if those before it are empty. With :rotate the queues
-    # take turns. lease is the length of timed leases, which outlive the connection.
+    # take turns. weights, with :rotate: how many turns a queue has where the others have one, as
+    # { "mail" => 3 }. lease is the length of timed leases, which outlive the connection.
     # nil: this client holds the jobs until they are settled. It returns a list of Jobs, empty if
     # none became ready.
-    def claim(*queues, max: 1, wait: 0, lease: nil, order: :strict)
-      Fields.check_order(order)
+    def claim(*queues, max: 1, wait: 0, lease: nil, order: :strict, weights: nil)
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
-      fields[:order] = "rotate" if order == :rotate && queues.size > 1
+      fields.merge!(Fields.order(queues, order, weights))
       fields[:lease_ms] = Fields.ms(:lease, lease) if lease
       Fields.ms(:wait, wait)
       send_request("claim", fields, wait: wait)["jobs"]
@@ -158,6 +158,14 @@ module Qsidecar
       fields[:key] = Codec.text(key) if key
       fields[:delete] = true if delete
       send_request("cancel", fields)["count"]
+    # limit changes the limits of a queue, on all hosts together. Limits that are nil stay as they are;
+    # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
+    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. none: first
+    # remove all limits.
+    def limit(queue, max_claimed: nil, rate: nil, burst: nil, none: false)
+      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, none: none || nil }
+      send_request("limit", { queue: Codec.text(queue), **fields.compact })
+      nil
     end
 
     # request sends any other op of PROTOCOL.md with its fields and returns the reply.
@@ -300,6 +308,7 @@ module Qsidecar
 
     # The limits of the protocol, in seconds.
     TEN_YEARS = 10 * 366 * 86_400
+    MAX_WEIGHT = 1000 # of a queue
     SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS }.freeze
     private_constant :TEN_YEARS, :SPANS
 
@@ -314,8 +323,20 @@ module Qsidecar
       (seconds * 1000).ceil
     end
 
-    def check_order(order)
+    # order returns the order of a claim, and the weights. Those of a single queue have no meaning.
+    def order(queues, order, weights)
       raise ArgumentError, "order is #{order.inspect}, must be :strict or :rotate" unless %i[strict rotate].include?(order)
+
+      weights = (weights || {}).transform_keys { |name| Codec.text(name.to_s) }
+      raise ArgumentError, "weights need order: :rotate; with :strict, the first queue comes first" unless weights.empty? || order == :rotate
+
+      weights.each do |name, weight|
+        raise ArgumentError, "weights has the queue #{name}, which isn't one of #{queues.join(", ")}" unless queues.include?(name)
+        raise ArgumentError, "the weight of #{name} is #{weight.inspect}, must be an integer from 1 to #{MAX_WEIGHT}" unless weight.is_a?(Integer) && (1..MAX_WEIGHT).cover?(weight)
+      end
+      return {} if order == :strict || queues.size == 1
+
+      { order: "rotate", **(weights.empty? ? {} : { weights: weights }) }
     end
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,

@@ -36,14 +36,15 @@ module Qsidecar
     end
 
     # The threads of a process that work the same queues.
-    Share = Struct.new(:queues, :threads, :order) do
+    Share = Struct.new(:queues, :threads, :order, :weights) do
       def next_claim
-        { queues: queues.map { |queue| Codec.text(queue) }, **(order == :rotate && queues.size > 1 ? { order: "rotate" } : {}) }
+        { queues: queues.map { |queue| Codec.text(queue) }, **Fields.order(queues, order, weights) }
       end
 
       def to_s
         how = { rotate: " in rotation", strict: " in strict order" }[order] if queues.size > 1
-        "queues #{queues.join(", ")}#{how}, concurrency #{threads}"
+        names = queues.map { |name| weights.key?(name) ? "#{name}=#{weights[name]}" : name }
+        "queues #{names.join(", ")}#{how}, concurrency #{threads}"
       end
     end
     private_constant :Share
@@ -107,18 +108,18 @@ module Qsidecar
     # queues: the queues to work, each with how many of its jobs run at once in a process:
     # { "mail" => 8, "api" => nil }. Those with nil share the concurrency, as all queues do without
     # this option. order: with :rotate, queues that share a concurrency take turns. With :strict, a
-    # queue is claimed from only if those before it are empty.
+    # queue is claimed from only if those before it are empty. weights: how many turns a queue has
+    # where the others have one, as { "mail" => 3 }; only of queues that share the concurrency.
     #
     # ack: :behind begins a thread's next job before the ack of its last one is answered. :sync waits
     # for each answer.
-    def run(concurrency: 8, processes: 1, drain: false, ack: :behind, queues: nil, order: :rotate)
+    def run(concurrency: 8, processes: 1, drain: false, ack: :behind, queues: nil, order: :rotate, weights: nil)
       raise WrongArgument, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
       raise WrongArgument, "processes is at least 1" unless processes.positive?
       raise WrongArgument, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
       raise WrongArgument, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
 
-      Fields.check_order(order)
-      shares = shares(queues || @handlers.transform_values { nil }, concurrency, order)
+      shares = shares(queues || @handlers.transform_values { nil }, concurrency, order, weights || {})
 
       @ran = true
       @stopping = false
@@ -167,7 +168,7 @@ module Qsidecar
     private
 
     # shares divides the queues: those with a number of threads have their own, the others share the rest.
-    def shares(queues, concurrency, order)
+    def shares(queues, concurrency, order, weights)
       raise WrongArgument, "queues is empty: name at least one queue" if queues.empty?
 
       queues = queues.transform_keys(&:to_s)
@@ -176,12 +177,24 @@ module Qsidecar
         raise WrongArgument, "queue #{name}: #{count.inspect} isn't a number of jobs from 1 to 256" unless count.nil? || (count.is_a?(Integer) && (1..256).cover?(count))
       end
       rest, own = queues.partition { |_, count| count.nil? }
-      all = own.map { |name, count| Share.new([name], count, order) }
-      all.unshift(Share.new(rest.map(&:first), concurrency, order)) unless rest.empty?
+      all = own.map { |name, count| Share.new([name], count, order, {}) }
+      weights = weights.transform_keys(&:to_s)
+      check_weights(rest.map(&:first), own.map(&:first), order, weights)
+      all.unshift(Share.new(rest.map(&:first), concurrency, order, weights)) unless rest.empty?
       sum = all.sum(&:threads)
       raise WrongArgument, "the queues have #{sum} jobs at once together, and 256 is the limit of a process" if sum > 256
 
       all
+    end
+
+    # check_weights rejects a wrong order, and weights that would have no effect.
+    def check_weights(rest, own, order, weights)
+      alone = own.find { |name| weights.key?(name) }
+      raise ArgumentError, "weights has the queue #{alone}, whose jobs have a number of their own: leave one of them out" if alone
+
+      Fields.order(rest, order, weights)
+    rescue ArgumentError => e
+      raise WrongArgument, e.message
     end
 
     # check_result rejects a result whose work has not run, also inside a list, Hash, Set or Struct:
@@ -276,7 +289,7 @@ module Qsidecar
           next unless @behind.can_begin?
 
           quiet = @behind.idle? # otherwise an ack can store another job after this claim
-          jobs = client.claim(share.queues, wait: @drain ? 0 : WAIT, order: share.order)
+          jobs = client.claim(share.queues, wait: @drain ? 0 : WAIT, order: share.order, weights: share.weights)
           next @behind.wait if @drain && jobs.empty? && !quiet
           return if @drain && jobs.empty?
 
