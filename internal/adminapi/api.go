@@ -72,7 +72,7 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			continue
 		case len(values) != 1:
 			return nil, protocol.BadField(name, "%s is in the query twice", name)
-		case name == "queue" && (peeks || op == protocol.OpStats || op == protocol.OpHistory):
+		case name == "queue" && (peeks || op == protocol.OpStats || op == protocol.OpHistory || op == protocol.OpSchedules):
 			req.Queue = values[0]
 		case name == "state" && peeks:
 			req.State = protocol.State(values[0])

@@ -141,6 +141,11 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"retry", `{"id":1,"queue":"q","all":true}`}, {"retry", `{"queue":"q","ids":["1"]}`},
 		{"change", `{"id":1,"queue":"q","ids":["1"],"priority":0,"delay_ms":1}`}, {"change", `{"queue":"q","ids":["1"],"run_at":1}`},
 		{"delete", `{"id":1,"queue":"q","ids":["1"]}`},
+		{"schedule", `{"id":1,"queue":"q","schedule":{"name":"s","cron":"0 2 * * *","tz":"Europe/Berlin","splay_ms":1000,"payload":"p","headers":{"h":"v"},"priority":1,"missed":"all","overlap":"skip","source":"app","version":1}}`},
+		{"schedule", `{"queue":"q","dry_run":true,"schedule":{"name":"s","every_ms":1000,"payload_b64":"AA==","source":"app","version":2}}`},
+		{"schedules", `{"id":1,"queue":"q"}`}, {"schedules", `{"schedule":{"name":"s"}}`},
+		{"change_schedule", `{"id":1,"queue":"q","schedule":{"name":"s"},"do":"run"}`}, {"schedules", `{}`},
+		{"change_schedule", `{"queue":"q","schedule":{"name":"s","source":"app","version":1},"do":"delete"}`},
 		{"reclaim", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"cancel", `{"id":1,"queue":"q","ids":["1"]}`}, {"cancel", `{"queue":"q","key":"k","delete":true}`},
 		{"purge", `{"id":1,"queue":"q","state":"ready"}`},
@@ -170,7 +175,7 @@ func TestDocumentHasNoOtherFields(t *testing.T) {
 		"queue": `"q"`, "queues": `["q"]`, "payload": `"p"`, "payload_b64": `"AA=="`, "priority": "1", "delay_ms": "1", "run_at": "1", "key": `"k"`, "headers": `{"a":"b"}`,
 		"max_attempts": "1", "timeout_ms": "1", "jobs": `[{"queue":"q"}]`, "max": "1", "wait_ms": "1", "lease_ms": "1000", "lease": `"1.a"`, "leases": `["1.a"]`,
 		"result": `"r"`, "enqueue": `[{"queue":"q"}]`, "claim": `{"queue":"q"}`, "error": `"e"`, "dead": "true", "snooze": "true", "bind": "true", "request": "1",
-		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "group_limit": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete": "true", "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
+		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "group_limit": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete""schedule": `{"name":"s","every_ms":1000}`, "dry_run": "true", "do": `"run"`, "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {

@@ -183,6 +183,9 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 		reply, err := s.sessions.call(ctx, req)
 		if err == nil && s.PayloadsHidden() {
 			hidePayloads(reply.Views)
+			for i := range reply.Schedules {
+				reply.Schedules[i].Payload, reply.Schedules[i].Headers = nil, nil
+			}
 		}
 		return reply, err
 	}
@@ -198,9 +201,9 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 
 // ops are the operations of the API, and whether each changes something.
 var ops = map[protocol.Op]bool{
-	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false,
+	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false, protocol.OpSchedules: false,
 	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpCancel: true, protocol.OpPurge: true,
-	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpEnqueue: true, protocol.OpReload: true,
+	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpSchedule: true, protocol.OpChangeSchedule: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
 
 func hidePayloads(views []protocol.JobView) {
