@@ -93,7 +93,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
 					k.join(k.Backend, me)
-					if topic.name != "Limits" && topic.name != "Groups" || topic.name == "Limits" && k.hasLimits() || topic.name == "Groups" && k.hasGroups() {
+					if topic.name != "Limits" && topic.name != "Groups""Schedules" || topic.name == "Limits" && k.hasLimits() || topic.name == "Groups" && k.hasGroups()"Schedules" && k.hasSchedules() {
 						test(k)
 					}
 				})

@@ -23,6 +23,12 @@ func scheduler(k *kit, b backends.Backend) backends.Scheduler {
 	return s
 }
 
+// hasSchedules reports whether the engine keeps schedules: the example of package core doesn't.
+func (k *kit) hasSchedules() bool {
+	_, err := scheduler(k, k.Backend).Schedules(k.Context(), "")
+	return !errors.Is(err, errors.ErrUnsupported)
+}
+
 // hourly is a schedule of queue "q".
 func hourly(name string) backends.Schedule {
 	return backends.Schedule{Name: name, Queue: "q", Every: time.Hour, Payload: []byte(name)}

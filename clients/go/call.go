@@ -66,7 +66,7 @@ func repeatable(req *protocol.Request) bool {
 			return req.Job.Key != ""
 		}
 		return !slices.ContainsFunc(req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
-	case protocol.OpReclaim: // it could reclaim a newer claim of the job
+	case protocol.OpReclaim, protocol.OpChangeSchedule: // it could reclaim a newer claim of the job, or run a schedule twice
 		return false
 	case protocol.OpCancelClaim, protocol.OpBye: // they refer to one connection
 		return false

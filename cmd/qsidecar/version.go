@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/qsidecar/qsidecar/internal/timezones"
 )
 
 // version is set for a source without its repository: -ldflags "-X main.version=1.2.3"
@@ -26,6 +28,7 @@ type buildVersion struct {
 	Time     string `json:"commit_time,omitempty"` // of the commit: RFC 3339, UTC
 	Modified bool   `json:"modified"`              // the source differs from the commit
 	Go       string `json:"go"`
+	Zones    string `json:"time_zones"` // the release of the IANA database that schedules use
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
 }
@@ -50,7 +53,7 @@ func versionOf(info *debug.BuildInfo, number string) buildVersion {
 	if number == "" {
 		number = "devel"
 	}
-	v := buildVersion{Number: strings.TrimPrefix(number, "v"), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	v := buildVersion{Number: strings.TrimPrefix(number, "v"), Go: runtime.Version(), Zones: timezones.Version, OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if m := pseudo.FindStringSubmatch(info.Main.Version); m != nil {
 		// `go install …@latest` of an untagged source has no data from git.
 		if at, err := time.Parse("20060102150405", m[1]); err == nil {
@@ -83,7 +86,7 @@ func (b buildVersion) String() string {
 		}
 		s += ")"
 	}
-	return s + " " + b.Go + " " + b.OS + "/" + b.Arch
+	return s + " " + b.Go + " " + b.OS + "/" + b.Arch + " tzdata " + b.Zones
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -91,7 +94,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version of this program",
 		Long: `Print the version of this program, the commit that it was built from and its time, the
-version of Go, and the system it is for. A version with "+dirty" in it was built from a
+version of Go, the system it is for, and the version of its time zones. A version with "+dirty" in it was built from a
 source that had been changed after that commit.
 
 Exit codes: 0 printed, 2 wrong arguments.`,

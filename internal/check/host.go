@@ -9,6 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/timezones"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
@@ -42,7 +43,9 @@ func Host(c *config.Config) (found backends.Findings) {
 		found.AddWarning("admin", text, do)
 	}
 	found = append(found, uselessAccounts(c, unixsocket.IsOverflow)...)
-	return append(found, uselessQueues(c)...)
+	found = append(found, uselessQueues(c)...)
+	found.AddInfo("schedules", "the time zones of schedules are those of this program: IANA "+timezones.Version)
+	return found
 }
 
 // uselessAccounts finds users and groups in allow rules that no client can have here.

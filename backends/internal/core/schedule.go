@@ -2,36 +2,59 @@ package core
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/schedules"
 )
 
-// schedules returns the schedules of the database, for queues that are not in adopted tables.
-func (s *Store) schedules() *schedules.Table {
+// schedules returns the schedules of the database, for queues that are not in adopted tables. They need the Dialect of the engine,
+// whose Store its Driver embeds.
+func (s *Store) schedules() (*schedules.Table, error) {
 	s.schedulesOnce.Do(func() {
-		engine := s.driver.(backends.Adopter) // it embeds the Store of its engine
-		s.scheduleTable = schedules.Table{Engine: engine, Dialect: engine.Dialect(), Peek: s.Peek}
+		if engine, ok := s.driver.(backends.Adopter); ok {
+			s.scheduleTable = &schedules.Table{Engine: engine, Dialect: engine.Dialect(), Peek: s.Peek}
+		}
 	})
-	return &s.scheduleTable
+	if s.scheduleTable == nil {
+		return nil, fmt.Errorf("schedules on %s: %w", s.address, errors.ErrUnsupported)
+	}
+	return s.scheduleTable, nil
 }
 
 // Schedules implements backends.Scheduler.
 func (s *Store) Schedules(ctx context.Context, queue string) ([]backends.Schedule, error) {
-	return s.schedules().Schedules(ctx, queue)
+	t, err := s.schedules()
+	if err != nil {
+		return nil, err
+	}
+	return t.Schedules(ctx, queue)
 }
 
 // DeclareSchedule implements backends.Scheduler.
 func (s *Store) DeclareSchedule(ctx context.Context, d backends.Schedule, dry bool) (backends.Declared, error) {
-	return s.schedules().DeclareSchedule(ctx, d, dry)
+	t, err := s.schedules()
+	if err != nil {
+		return backends.Declared{}, err
+	}
+	return t.DeclareSchedule(ctx, d, dry)
 }
 
 // ChangeSchedule implements backends.Scheduler.
 func (s *Store) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) (string, error) {
-	return s.schedules().ChangeSchedule(ctx, c)
+	t, err := s.schedules()
+	if err != nil {
+		return "", err
+	}
+	return t.ChangeSchedule(ctx, c)
 }
 
 // FireSchedules implements backends.Scheduler.
 func (s *Store) FireSchedules(ctx context.Context) (backends.FiredSchedules, error) {
-	return s.schedules().FireSchedules(ctx)
+	t, err := s.schedules()
+	if err != nil {
+		return backends.FiredSchedules{}, err
+	}
+	return t.FireSchedules(ctx)
 }

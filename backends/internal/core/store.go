@@ -35,7 +35,7 @@ type Store struct {
 	walk      groupWalk
 
 	schedulesOnce sync.Once
-	scheduleTable schedules.Table
+	scheduleTable *schedules.Table
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc

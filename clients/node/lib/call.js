@@ -60,8 +60,8 @@ function start(op, run) {
 /** Returns whether a request can be sent again although the sidecar may have carried out the first one. */
 function repeatable(op, fields) {
   if (op === 'enqueue') return (fields.jobs ?? [fields]).every((job) => job.key !== undefined)
-  // A second reclaim could take back a newer claim. The others refer to one connection.
-  return op !== 'reclaim' && op !== 'cancel_claim' && op !== 'bye'
+  // A second reclaim could take back a newer claim, and a second run of a schedule would store another job. The others refer to one connection.
+  return op !== 'reclaim' && op !== 'change_schedule' && op !== 'cancel_claim' && op !== 'bye'
 }
 
 /**

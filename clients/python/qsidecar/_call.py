@@ -147,8 +147,9 @@ def transient(op: str, fields: Message, error: Exception, wait: float = 0.0) -> 
 def repeatable(op: str, fields: Message) -> bool:
     if op == "enqueue":
         return all(job.get("key") is not None for job in fields.get("jobs", [fields]))
-    # a second reclaim could take back a newer claim; the others refer to one connection
-    return op not in ("reclaim", "cancel_claim", "bye")
+    # a second reclaim could take back a newer claim, and a second run of a schedule would store another job; the others refer
+    # to one connection
+    return op not in ("reclaim", "change_schedule", "cancel_claim", "bye")
 
 
 def pause_for(error: Optional[Exception], tries: int) -> float:

@@ -63,6 +63,8 @@ class JsonLines:
         for name in ("jobs", "enqueue"):
             if name in out:
                 out[name] = [self._outgoing(job) for job in out[name]]
+        if isinstance(out.get("schedule"), dict):
+            out["schedule"] = self._outgoing(out["schedule"])
         return out
 
     def read(self, wire: Wire) -> Message:

@@ -145,6 +145,36 @@ class Client:
         reply = self._call("enqueue", fields, request_timeout)
         return [Enqueued.of(e) for e in reply["jobs"]]
 
+    def schedule(
+        self,
+        name: str,
+        cron: Optional[str] = None,
+        *,
+        queue: str,
+        every: Optional[Seconds] = None,
+        tz: Optional[str] = None,
+        payload: Any = None,
+        raw: Optional[bytes] = None,
+        splay: Optional[Seconds] = None,
+        priority: int = 0,
+        headers: Optional[Mapping[str, str]] = None,
+        missed: Optional[str] = None,
+        overlap: Optional[str] = None,
+        source: Optional[str] = None,
+        version: Optional[int] = None,
+        request_timeout: Optional[float] = None,
+    ) -> str:
+        """Declares a schedule, which stores a job at each of its times, over all hosts.
+
+        cron (five fields, or @daily and the like, in the time zone tz) or every (seconds) are its times: see PROTOCOL.md. Returns
+        "created", "updated", "unchanged", or "ignored" if the database has a higher version. A call with the same values
+        changes nothing, so each start of a program can make it.
+        """
+        fields = schedule_fields(
+            name, cron, queue, every, tz, payload, raw, splay, priority, headers, missed, overlap, source, version
+        )
+        return str(self._call("schedule", fields, request_timeout)["declared"]["outcome"])
+
     # --- working ---
 
     def claim(
@@ -386,6 +416,43 @@ def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
     """Returns the jobs that a reply to a settle reports as lost."""
     lost = reply.get("lost") or []
     return [job for job in jobs if job.lease in lost]
+
+
+def schedule_fields(
+    name: str,
+    cron: Optional[str],
+    queue: str,
+    every: Optional[Seconds],
+    tz: Optional[str],
+    payload: Any,
+    raw: Optional[bytes],
+    splay: Optional[Seconds],
+    priority: int,
+    headers: Optional[Mapping[str, str]],
+    missed: Optional[str],
+    overlap: Optional[str],
+    source: Optional[str],
+    version: Optional[int],
+) -> Dict[str, Any]:
+    """Returns the fields of a declaration. Raises ValueError and TypeError like NewJob."""
+    if (cron is None) == (every is None):
+        raise ValueError(f"schedule {name}: give cron or every")
+    job = NewJob(queue, payload, raw, priority, headers=headers).fields()
+    schedule = {
+        "name": name,
+        "cron": cron,
+        "every_ms": None if every is None else millis("every", every),
+        "tz": tz,
+        "splay_ms": None if splay is None else millis("splay", splay),
+        "payload": job.get("payload"),
+        "headers": job.get("headers"),
+        "priority": job.get("priority"),
+        "missed": missed,
+        "overlap": overlap,
+        "source": source,
+        "version": version,
+    }
+    return {"queue": queue, "schedule": {key: value for key, value in schedule.items() if value is not None}}
 
 
 def stats_fields(queue: Optional[str]) -> Dict[str, Any]:

@@ -29,6 +29,8 @@ _SPANS = {
     "lease": (1, 86400),
     "wait": (0, 3600),
     "key_ttl": (0, _TEN_YEARS),
+    "every": (1, 366 * 86400),
+    "splay": (1, 86400),
 }
 
 

@@ -16,7 +16,7 @@ from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
 from ._settle import log_loss, outcome, settle
-from .client import Client, order_fields
+from .client import Client, order_fieldscheck_order, schedule_fields
 from .job import Enqueued, Job, Seconds
 
 log = logging.getLogger("qsidecar")
@@ -38,6 +38,12 @@ ACKS = ("behind", "sync")
 
 # How many threads settle the jobs of `async def` functions. The functions need no thread.
 SETTLERS = 32
+
+# The arguments of a declaration that has none.
+_NO_SCHEDULE: Dict[str, Any] = {
+    **dict.fromkeys(("queue", "every", "tz", "payload", "raw", "splay", "headers", "missed", "overlap", "source", "version")),
+    "priority": 0,
+}
 
 Handler = TypeVar("Handler", bound=Callable[[Any], Any])
 Before = TypeVar("Before", bound=Callable[[Any], Any])
@@ -95,6 +101,7 @@ class App:
         self.jobs: Dict[str, _Entry] = {}
         self._before: List[Callable[..., Any]] = []
         self._after: List[Callable[..., Any]] = []
+        self._schedules: List[Dict[str, Any]] = []
         self._stop = threading.Event()
         _apps.add(self)
 
@@ -167,6 +174,14 @@ class App:
             request_timeout=request_timeout,
         )
 
+    def schedule(self, name: str, cron: Optional[str] = None, **options: Any) -> None:
+        """Declares a schedule when the app runs. The arguments are those of Client.schedule.
+
+            app.schedule("daily-report", "0 6 * * *", tz="Europe/Berlin", queue="reports", payload={"kind": "daily"})
+        """
+        schedule_fields(**{**_NO_SCHEDULE, "name": name, "cron": cron, **options})  # checks them here, not at the start
+        self._schedules.append({"name": name, "cron": cron, **options})
+
     def run(
         self,
         concurrency: int = 8,
@@ -235,6 +250,7 @@ class App:
         self._stop.clear()
         groups = [_Group(names, count, order, weights) for names, count in shares]
         log.info("worker started: %s", "; ".join(map(str, groups)))
+        self._declare(drain)
         pool = _ThreadPool(self, groups, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
@@ -255,6 +271,24 @@ class App:
         log.info("worker stopped")
         if pool.error is not None:
             raise pool.error
+
+    def _declare(self, drain: bool) -> None:
+        """Declares the schedules. It waits for the sidecar and its database, like a claim, but not in a drain."""
+        failed = False
+        for definition in self._schedules:
+            while not self._stop.is_set():
+                try:
+                    outcome = self.client.schedule(**definition)
+                except UNAVAILABLE as e:
+                    if drain:
+                        raise
+                    if not failed:
+                        log.warning("cannot declare the schedule %s, trying again: %s", definition["name"], e)
+                    failed = True
+                    self._stop.wait(1)
+                else:
+                    log.info("schedule %s: %s", definition["name"], outcome)
+                    break
 
     def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
         """Waits until the pool ends, and stops it at a signal."""

@@ -4,7 +4,7 @@ module Qsidecar
   # One request that waits for its reply. The session's lock guards it.
   class Call
     # Operations that must not be sent resent.
-    ONCE = %w[reclaim bye].freeze
+    ONCE = %w[reclaim change_schedule bye].freeze
 
     attr_reader :op, :fields, :ends, :only, :claimed, :wake, :on_done
     attr_accessor :id, :state, :reply, :error, :resent, :abandoned

@@ -1,0 +1,52 @@
+"""Declarations of schedules, by the client and at the start of an app."""
+
+import unittest
+
+import qsidecar
+from support import LIMIT, Case, app, eventually, in_thread
+
+
+class Schedules(Case):
+    def test_declaration(self):
+        options = {"queue": self.q, "tz": "Europe/Berlin", "payload": {"kind": "daily"}, "headers": {"a": "b"}, "source": "app", "version": 1}
+        self.addCleanup(self.client.request, "change_schedule", queue=self.q, schedule={"name": self.q}, do="delete")
+        self.assertEqual(self.client.schedule(self.q, "0 6 * * *", **options), "created")
+        self.assertEqual(self.client.schedule(self.q, "0 6 * * *", **options), "unchanged")
+        options["version"] = 2
+        self.assertEqual(self.client.schedule(self.q, "0 7 * * *", **options), "updated")
+        options["version"] = 1
+        self.assertEqual(self.client.schedule(self.q, "0 8 * * *", **options), "ignored")
+        self.client.request("change_schedule", queue=self.q, schedule={"name": self.q}, do="run")
+        job = self.one()
+        self.assertEqual(job.payload, {"kind": "daily"})
+        self.assertEqual((job.headers["a"], job.headers["qsidecar-schedule"]), ("b", self.q))
+        job.ack()
+
+    def test_errors(self):
+        with self.assertRaisesRegex(ValueError, "cron or every"):
+            self.client.schedule("s", queue=self.q)
+        with self.assertRaisesRegex(ValueError, "cron or every"):
+            qsidecar.App().schedule("s", "0 6 * * *", every=60, queue=self.q)
+        with self.assertRaisesRegex(qsidecar.BadRequest, "61"):
+            self.client.schedule("s", "61 * * * *", queue=self.q)
+
+    def test_app_declares_at_its_start(self):
+        seen = []
+        worker = app()
+        self.addCleanup(worker.client.close)
+        self.addCleanup(self.client.request, "change_schedule", queue=self.q, schedule={"name": self.q}, do="delete")
+        worker.schedule(self.q, every=1, queue=self.q, payload="tick", missed="all")
+
+        @worker.job(self.q)
+        def tick(job):
+            seen.append(job.headers["qsidecar-occurrence"])
+
+        thread = in_thread(worker.run)
+        eventually(lambda: len(seen) >= 2, "two occurrences")
+        worker.stop()
+        thread.join(LIMIT)
+        self.assertEqual(len(set(seen)), len(seen))
+
+
+if __name__ == "__main__":
+    unittest.main()
