@@ -8,7 +8,7 @@ import (
 
 // Scheduler is a Backend that keeps schedules. They are in the database, so that all sidecars agree.
 //
-// A schedule makes one job for each of its occurrences. One transaction moves Schedule.NextAt from the value that it read to the
+// A schedule stores one job for each of its occurrences. One transaction moves Schedule.NextAt from the value that it read to the
 // next one, and stores the job. So sidecars need no leader: of two that find the same occurrence, one moves nothing.
 type Scheduler interface {
 	// Schedules returns the schedules of a queue, or of all queues if the name is empty, by name.
@@ -58,7 +58,7 @@ type Schedule struct {
 	// The state.
 	Paused  bool
 	NextAt  time.Time // when the next job is stored; zero: never, because it is paused
-	LastAt  time.Time // the last occurrence that made a job; zero: none has
+	LastAt  time.Time // the last occurrence that stored a job; zero: none has
 	LastJob string    // the id of that job
 
 	// Found out by Schedules.
@@ -78,9 +78,9 @@ type MissedPolicy string
 
 // The policies of missed occurrences.
 const (
-	MissedOne  MissedPolicy = "one"  // the last of them makes a job
-	MissedAll  MissedPolicy = "all"  // the last MostMissed of them make a job each
-	MissedSkip MissedPolicy = "skip" // none makes a job
+	MissedOne  MissedPolicy = "one"  // the last of them stores a job
+	MissedAll  MissedPolicy = "all"  // the last MostMissed of them store a job each
+	MissedSkip MissedPolicy = "skip" // none stores a job
 )
 
 // OverlapPolicy is what becomes of an occurrence while the job of the one before isn't finished.
@@ -89,7 +89,7 @@ type OverlapPolicy string
 // The policies of overlapping occurrences.
 const (
 	OverlapAllow OverlapPolicy = "allow"
-	OverlapSkip  OverlapPolicy = "skip" // it makes no job
+	OverlapSkip  OverlapPolicy = "skip" // it stores no job
 )
 
 const (
@@ -151,8 +151,8 @@ type ScheduleCommandKind string
 // The commands on schedules.
 const (
 	ScheduleRun    ScheduleCommandKind = "run"    // stores a job now; NextAt stays as it is
-	SchedulePause  ScheduleCommandKind = "pause"  // no occurrence makes a job
-	ScheduleResume ScheduleCommandKind = "resume" // the next occurrence after now makes a job
+	SchedulePause  ScheduleCommandKind = "pause"  // no occurrence stores a job
+	ScheduleResume ScheduleCommandKind = "resume" // the next occurrence after now stores a job
 	ScheduleDelete ScheduleCommandKind = "delete"
 )
 
@@ -167,8 +167,8 @@ type FiredSchedules struct {
 type FiredSchedule struct {
 	Name, Queue string
 	Jobs        []string // the ids of the new jobs
-	Missed      int64    // occurrences that made no job because of MissedPolicy. If they are very many, only some are counted
-	Overlapped  bool     // occurrences made no job because of OverlapSkip
+	Missed      int64    // occurrences that stored no job because of MissedPolicy. If they are very many, only some are counted
+	Overlapped  bool     // occurrences stored no job because of OverlapSkip
 }
 
 // ErrNoSuchSchedule means that a queue has no schedule of that name, or that it isn't the one of ScheduleCommand.OfSource.

@@ -250,6 +250,7 @@ type job struct {
 		Cause, Message string
 	}
 	LastError string `json:"last_error"`
+	Headers   map[string]string
 }
 
 func (c *client) send(format string, args ...any) {

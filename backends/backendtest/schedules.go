@@ -222,7 +222,7 @@ var scheduleTests = map[string]func(*kit){
 		k.reach("one", 149*time.Hour+time.Minute)
 		for _, f := range k.wantFired("all 100", "one 1", "skip 0").Fired {
 			if f.Name == "all" && f.Missed != 50 {
-				k.Errorf("%d occurrences made no job, want 50", f.Missed)
+				k.Errorf("%d occurrences stored no job, want 50", f.Missed)
 			}
 		}
 	},

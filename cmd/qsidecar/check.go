@@ -66,7 +66,7 @@ func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
 	}
 	var host check.Result
 	if usage == nil {
-		host.Findings = check.Host(&c)
+		host.Findings = append(check.Host(&c), check.TimeZones()...)
 	}
 	if err := a.printResults(in.File, c, all, host, usage); err != nil {
 		return err

@@ -20,9 +20,9 @@ import (
 func (a *app) scheduleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",
-		Short: "Keep schedules, which make jobs at times",
-		Long: `Keep schedules in the database, which make jobs at times. Every sidecar of the database
-serves them, and each occurrence makes one job over all of them.
+		Short: "Keep schedules, which store jobs at times",
+		Long: `Keep schedules in the database, which store jobs at times. Every sidecar of the database
+serves them, and each occurrence stores one job over all of them.
 
 ` + exitCodes,
 		Example: "  qsidecar schedule apply schedules.yaml\n  qsidecar schedule list",
@@ -34,9 +34,9 @@ serves them, and each occurrence makes one job over all of them.
 		},
 	}
 	cmd.AddCommand(a.scheduleApply(), a.scheduleList(), a.scheduleShow(),
-		a.scheduleDo(protocol.DoRun, "Make a job of a schedule now", "The next time stays as it is."),
-		a.scheduleDo(protocol.DoPause, "Let a schedule make no jobs", "A declaration of the schedule doesn't end the pause."),
-		a.scheduleDo(protocol.DoResume, "Let a paused schedule make jobs again", "Its next time is the first one after now. Times of the pause make no jobs."),
+		a.scheduleDo(protocol.DoRun, "Store a job of a schedule now", "The next time stays as it is."),
+		a.scheduleDo(protocol.DoPause, "Let a schedule store no jobs", "A declaration of the schedule doesn't end the pause."),
+		a.scheduleDo(protocol.DoResume, "Let a paused schedule store jobs again", "Its next time is the first one after now. Times of the pause store no jobs."),
 		a.scheduleDo(protocol.DoDelete, "Delete a schedule", "Its jobs stay."))
 	return cmd
 }
@@ -46,12 +46,14 @@ func (a *app) scheduleApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE",
 		Short: "Declare the schedules of a YAML file",
-		Long: `Declare the schedules of a YAML file, - for stdin. What is declared already stays as it is, also its next time and its
-pause. Each schedule is a transaction of its own.
+		Long: `Declare the schedules of a YAML file, - for stdin. What is declared already stays as it
+is, also its next time and its pause. Each schedule is a transaction of its own.
 
-The file's source names who declares them. A definition with a lower version than the stored one is ignored, and one with
-the same version but another content is an error. --prune deletes the schedules of this source that the file doesn't have,
-up to the file's version. --dry-run changes nothing, prints what would change, and exits with 1 if something would.
+The file's source names who declares them. A definition with a lower version than the
+stored one is ignored, and one with the same version but another content is an error.
+--prune deletes the schedules of this source that the file doesn't have, up to the file's
+version. --dry-run changes nothing, prints what would change, and exits with 1 if
+something would.
 
 ` + exitCodes,
 		Example: "  qsidecar schedule apply schedules.yaml --prune\n  qsidecar schedule apply schedules.yaml --dry-run",
@@ -66,7 +68,7 @@ up to the file's version. --dry-run changes nothing, prints what would change, a
 				return &usageError{fmt.Errorf("%s: %w", args[0], err)}
 			}
 			if prune && f.Source == "" {
-				return usagef("--prune deletes the schedules of a source, and %s names none: add `source: NAME`", args[0])
+				return usagef("--prune deletes the schedules of a source, and %s has no source: add `source: NAME`", args[0])
 			}
 			return a.oneRequestWithin(cmd, longTimeout, func(ctx context.Context, c *qsidecar.Client) error {
 				return a.applySchedules(ctx, c, f, prune, dry)

@@ -86,7 +86,7 @@ func (b buildVersion) String() string {
 		}
 		s += ")"
 	}
-	return s + " " + b.Go + " " + b.OS + "/" + b.Arch + " tzdata " + b.Zones
+	return s + " " + b.Go + " " + b.OS + "/" + b.Arch
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -94,8 +94,8 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version of this program",
 		Long: `Print the version of this program, the commit that it was built from and its time, the
-version of Go, the system it is for, and the version of its time zones. A version with "+dirty" in it was built from a
-source that had been changed after that commit.
+version of Go, the system it is for, and the release of its time zones. A version with
+"+dirty" in it was built from a source that had been changed after that commit.
 
 Exit codes: 0 printed, 2 wrong arguments.`,
 		Example: `  qsidecar version
@@ -104,7 +104,7 @@ Exit codes: 0 printed, 2 wrong arguments.`,
 		RunE: func(*cobra.Command, []string) error {
 			v := programVersion()
 			if !a.json {
-				return a.printf("%v", v)
+				return a.printf("%v, time zones %s", v, v.Zones)
 			}
 			line, err := json.Marshal(v)
 			if err != nil {

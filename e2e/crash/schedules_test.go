@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSchedulesOfAFleet kills and starts sidecars at random. Each occurrence makes one job.
+// TestSchedulesOfAFleet kills and starts sidecars at random. Each occurrence stores one job.
 func TestSchedulesOfAFleet(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
@@ -51,7 +51,7 @@ func scheduleFleet(t *testing.T, s *kit.Site, n int, jobs func() []string) {
 	}
 	stored := 0
 	more := func() { // for about two seconds
-		testwait.Until(t, "schedules make jobs", func() bool { now := len(jobs()); return now >= stored+schedules })
+		testwait.Until(t, "schedules store jobs", func() bool { now := len(jobs()); return now >= stored+schedules })
 		stored = len(jobs())
 	}
 	more()
@@ -63,7 +63,7 @@ func scheduleFleet(t *testing.T, s *kit.Site, n int, jobs func() []string) {
 			sidecars[i].Start()
 		}
 		running[i] = !running[i]
-		if n == 1 || !strings.Contains(fmt.Sprint(running), "true") { // no sidecar makes jobs
+		if n == 1 || !strings.Contains(fmt.Sprint(running), "true") { // no sidecar stores jobs
 			sidecars[i].Start()
 			running[i] = true
 		}
@@ -92,7 +92,7 @@ func checkOccurrences(t *testing.T, jobs []string, schedules int) {
 		seen[name][at]++
 	}
 	if len(seen) != schedules {
-		t.Errorf("%d schedules made jobs, want %d", len(seen), schedules)
+		t.Errorf("%d schedules stored jobs, want %d", len(seen), schedules)
 	}
 	for i := range schedules {
 		name, every := fmt.Sprint("t", i), time.Duration(1+i%5)*time.Second

@@ -43,7 +43,11 @@ func Host(c *config.Config) (found backends.Findings) {
 		found.AddWarning("admin", text, do)
 	}
 	found = append(found, uselessAccounts(c, unixsocket.IsOverflow)...)
-	found = append(found, uselessQueues(c)...)
+	return append(found, uselessQueues(c)...)
+}
+
+// TimeZones reports which time zones schedules use.
+func TimeZones() (found backends.Findings) {
 	found.AddInfo("schedules", "the time zones of schedules are those of this program: IANA "+timezones.Version)
 	return found
 }

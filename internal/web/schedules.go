@@ -29,10 +29,10 @@ func (p *Page) schedules(w http.ResponseWriter, r *http.Request) {
 	p.show(w, http.StatusOK, p.frame(r, "schedules", "Schedules", d))
 }
 
-func (d *schedulesData) fill(all []protocol.Schedule, page string) {
-	d.All = len(all)
-	d.Pages = max(1, (len(all)+schedulesPerPage-1)/schedulesPerPage)
-	d.Number, _ = strconv.Atoi(page) // 0 if it isn't a number
-	d.Number = min(max(d.Number, 1), d.Pages)
-	d.Rows = all[(d.Number-1)*schedulesPerPage : min(d.Number*schedulesPerPage, len(all))]
+func (s *schedulesData) fill(all []protocol.Schedule, page string) {
+	s.All = len(all)
+	s.Pages = max(1, (len(all)+schedulesPerPage-1)/schedulesPerPage)
+	s.Number, _ = strconv.Atoi(page) // 0 if it isn't a number
+	s.Number = min(max(s.Number, 1), s.Pages)
+	s.Rows = all[(s.Number-1)*schedulesPerPage : min(s.Number*schedulesPerPage, len(all))]
 }

@@ -128,7 +128,7 @@ func headers(all map[string]string) string {
 
 // Due is what becomes of the occurrences that are due.
 type Due struct {
-	Occurrences []time.Time // those that make a job
+	Occurrences []time.Time // those that store a job
 	Missed      int64       // those that make none
 	Next        time.Time
 }

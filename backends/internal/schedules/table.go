@@ -309,21 +309,21 @@ const (
 )
 
 // isDue is the condition for schedules that are due, and its arguments. The first argument is their limit.
-func (x *firing) isDue(k kind, at time.Time) (where string, args []any) {
-	d := x.Dialect
+func (f *firing) isDue(k kind, at time.Time) (where string, args []any) {
+	d := f.Dialect
 	where = "s.next_at IS NOT NULL AND s.next_at <= " + d.IntArg(2) + " AND s.adopted = " + d.IntArg(3)
 	args = []any{int64(backends.ScheduleBatch), at.UnixMilli(), bit(bool(k))}
 	if k == adoptedOnly {
 		where += " AND " + d.AnyOf(4, queueIn)
-		args = append(args, x.Adopted)
+		args = append(args, f.Adopted)
 	}
 	return where, args
 }
 
 // due locks the rows of schedules that are due, but not those that another sidecar fires just now. name: only this one.
-func (x *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time) (rows []row, err error) {
-	d := x.Dialect
-	where, args := x.isDue(k, at)
+func (f *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time) (rows []row, err error) {
+	d := f.Dialect
+	where, args := f.isDue(k, at)
 	if name != "" {
 		where += " AND s.name = " + d.TextArg(len(args)+1)
 		args = append(args, name)
@@ -333,16 +333,16 @@ func (x *firing) due(ctx context.Context, sql backends.SQL, k kind, name string,
 }
 
 // each fires each schedule in a transaction of its own, so that none stops another one.
-func (x *firing) each(ctx context.Context, k kind) error {
-	d := x.Dialect
+func (f *firing) each(ctx context.Context, k kind) error {
+	d := f.Dialect
 	var rows []row
-	where, args := x.isDue(k, x.at)
-	if err := x.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.next_at, s.name", d.IntArg(1)), &rows, args...)); err != nil {
+	where, args := f.isDue(k, f.at)
+	if err := f.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.next_at, s.name", d.IntArg(1)), &rows, args...)); err != nil {
 		return err
 	}
 	var errs []error
 	for i := range rows {
-		err := x.fire(ctx, k, rows[i].Name)
+		err := f.fire(ctx, k, rows[i].Name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("can't store a job of the schedule %s in the queue %s: %w", rows[i].Name, rows[i].Queue, err))
 		}
@@ -354,20 +354,20 @@ func (x *firing) each(ctx context.Context, k kind) error {
 }
 
 // fire fires the schedules that are due, in one transaction. name: only this one.
-func (x *firing) fire(ctx context.Context, k kind, name string) error {
+func (f *firing) fire(ctx context.Context, k kind, name string) error {
 	for {
-		var f fire
+		var out fire
 		var done []backends.FiredSchedule
 		var ask []row
-		err := x.change(ctx, func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
-			f, done, ask = fire{}, nil, nil
+		err := f.change(ctx, func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
+			out, done, ask = fire{}, nil, nil
 			at, err := now(ctx, sql)
 			if err != nil {
 				return err
 			}
-			x.at = at
-			rows, err := x.due(ctx, sql, k, name, at)
-			f.found = len(rows)
+			f.at = at
+			rows, err := f.due(ctx, sql, k, name, at)
+			out.found = len(rows)
 			if err != nil || len(rows) == 0 {
 				return err
 			}
@@ -378,11 +378,11 @@ func (x *firing) fire(ctx context.Context, k kind, name string) error {
 					all = append(all, nil)
 					continue
 				}
-				if x.mustAsk(&rows[i]) {
+				if f.mustAsk(&rows[i]) {
 					ask, all = append(ask, rows[i]), append(all, nil)
 					continue
 				}
-				all = append(all, rows[i].advance(x.Dialect, plans[i].Next))
+				all = append(all, rows[i].advance(f.Dialect, plans[i].Next))
 			}
 			if err := sql.Do(ctx, slices.DeleteFunc(slices.Clone(all), func(s *backends.Statement) bool { return s == nil })...); err != nil {
 				return err
@@ -391,9 +391,9 @@ func (x *firing) fire(ctx context.Context, k kind, name string) error {
 				if all[i] == nil || all[i].Matched != 1 {
 					continue // another sidecar fired it
 				}
-				one := x.overlap(&rows[i], &plans[i])
+				one := f.overlap(&rows[i], &plans[i])
 				for _, at := range plans[i].Occurrences {
-					if err := x.store(ctx, sql, b, &f, rows[i], at); err != nil {
+					if err := f.store(ctx, sql, b, &out, rows[i], at); err != nil {
 						return err
 					}
 				}
@@ -401,47 +401,47 @@ func (x *firing) fire(ctx context.Context, k kind, name string) error {
 			}
 			return nil
 		}, func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
-			return x.stored(ctx, sql, r, &f)
-		}, func() []string { return f.freed() })
+			return f.stored(ctx, sql, r, &out)
+		}, func() []string { return out.freed() })
 		if err != nil {
 			return err
 		}
-		x.add(&f, done)
+		f.add(&out, done)
 		if len(ask) == 0 {
 			return nil
 		}
-		if err := x.ask(ctx, ask); err != nil {
+		if err := f.ask(ctx, ask); err != nil {
 			return err
 		}
 	}
 }
 
 // add adds the result of a transaction.
-func (x *firing) add(f *fire, done []backends.FiredSchedule) {
+func (f *firing) add(out *fire, done []backends.FiredSchedule) {
 	for i := range done {
-		for _, j := range f.jobs {
+		for _, j := range out.jobs {
 			if j.Name == done[i].Name {
 				done[i].Jobs = append(done[i].Jobs, j.id)
 			}
 		}
 	}
-	for _, j := range f.jobs {
-		if !slices.Contains(x.r.Ready, j.Queue) {
-			x.r.Ready = append(x.r.Ready, j.Queue)
+	for _, j := range out.jobs {
+		if !slices.Contains(f.r.Ready, j.Queue) {
+			f.r.Ready = append(f.r.Ready, j.Queue)
 		}
 	}
-	x.r.Fired = append(x.r.Fired, done...)
-	x.r.More = x.r.More || f.found == backends.ScheduleBatch && len(done) > 0
+	f.r.Fired = append(f.r.Fired, done...)
+	f.r.More = f.r.More || out.found == backends.ScheduleBatch && len(done) > 0
 }
 
 // overlap takes occurrences out of the plan that would overlap.
-func (x *firing) overlap(r *row, p *Due) backends.FiredSchedule {
+func (f *firing) overlap(r *row, p *Due) backends.FiredSchedule {
 	one := backends.FiredSchedule{Name: r.Name, Queue: r.Queue, Missed: p.Missed}
 	if r.Overlap != backends.OverlapSkip || len(p.Occurrences) == 0 {
 		return one
 	}
 	keep := 1 // the next one would overlap with it
-	if r.LastJob != "" && x.unfinished[r.Name] == r.LastJob {
+	if r.LastJob != "" && f.unfinished[r.Name] == r.LastJob {
 		keep = 0
 	}
 	one.Overlapped = len(p.Occurrences) > keep
@@ -450,23 +450,23 @@ func (x *firing) overlap(r *row, p *Due) backends.FiredSchedule {
 }
 
 // mustAsk reports whether it isn't known if the last job of a schedule is finished.
-func (x *firing) mustAsk(r *row) bool {
-	return r.Overlap == backends.OverlapSkip && r.LastJob != "" && x.checked[r.Name] != r.LastJob
+func (f *firing) mustAsk(r *row) bool {
+	return r.Overlap == backends.OverlapSkip && r.LastJob != "" && f.checked[r.Name] != r.LastJob
 }
 
 // ask finds out whether the last jobs are finished. It is no part of the transaction: a job that ends meanwhile could as well have ended
 // a moment later.
-func (x *firing) ask(ctx context.Context, rows []row) error {
+func (f *firing) ask(ctx context.Context, rows []row) error {
 	for i := range rows {
 		r := &rows[i]
-		views, err := x.Peek(ctx, backends.Peek{Queue: r.Queue, IDs: []string{r.LastJob}, Max: 1, MaxBytes: 1})
+		views, err := f.Peek(ctx, backends.Peek{Queue: r.Queue, IDs: []string{r.LastJob}, Max: 1, MaxBytes: 1})
 		if err != nil && !errors.Is(err, backends.ErrNoSuchJob) {
 			return err
 		}
-		x.checked[r.Name] = r.LastJob
+		f.checked[r.Name] = r.LastJob
 		for _, v := range views {
 			if v.State != backends.StateDone && v.State != backends.StateDead {
-				x.unfinished[r.Name] = r.LastJob
+				f.unfinished[r.Name] = r.LastJob
 			}
 		}
 	}

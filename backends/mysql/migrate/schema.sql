@@ -170,7 +170,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_cancelled (
 CREATE TABLE IF NOT EXISTS qsidecar_schedules (
   name     VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
   queue    VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  cron     VARCHAR(255), -- when it runs; NULL: every_ms says it
+  cron     VARCHAR(255), -- when it runs; NULL: every_ms is set
   every_ms BIGINT,
   zone     VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin, -- the time zone of cron; NULL: UTC
   splay_ms BIGINT, -- its times are later by a part of this, which the name decides
@@ -178,12 +178,12 @@ CREATE TABLE IF NOT EXISTS qsidecar_schedules (
   priority BIGINT                                             NOT NULL,
   missed   VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin   NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
   overlap  VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin   NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
-  source   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin, -- who declares it
+  source   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin, -- the name of its declarations
   version  BIGINT                                             NOT NULL, -- of the definition, among those of the source
   adopted  BIGINT                                             NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
   paused   BIGINT                                             NOT NULL, -- 1: it is
   next_at  BIGINT, -- when the next job is stored; NULL: never
-  last_at  BIGINT, -- the last occurrence that made a job
+  last_at  BIGINT, -- the last occurrence that stored a job
   last_job VARCHAR(255), -- its id
   payload  MEDIUMBLOB                                         NOT NULL, -- of its jobs
   KEY qsidecar_schedules_next (next_at)

@@ -205,7 +205,7 @@ CREATE TABLE {s}.qsidecar_cancelled (
 CREATE TABLE {s}.qsidecar_schedules (
   name     text   COLLATE "C" PRIMARY KEY,
   queue    text   COLLATE "C" NOT NULL,
-  cron     text   COLLATE "C", -- when it runs; NULL: every_ms says it
+  cron     text   COLLATE "C", -- when it runs; NULL: every_ms is set
   every_ms bigint,
   zone     text   COLLATE "C", -- the time zone of cron; NULL: UTC
   splay_ms bigint, -- its times are later by a part of this, which the name decides
@@ -213,12 +213,12 @@ CREATE TABLE {s}.qsidecar_schedules (
   priority bigint             NOT NULL,
   missed   text   COLLATE "C" NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
   overlap  text   COLLATE "C" NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
-  source   text   COLLATE "C", -- who declares it
+  source   text   COLLATE "C", -- the name of its declarations
   version  bigint             NOT NULL, -- of the definition, among those of the source
   adopted  bigint             NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
   paused   bigint             NOT NULL, -- 1: it is
   next_at  bigint, -- when the next job is stored; NULL: never
-  last_at  bigint, -- the last occurrence that made a job
+  last_at  bigint, -- the last occurrence that stored a job
   last_job text   COLLATE "C", -- its id
   payload  bytea              NOT NULL -- of its jobs
 ) WITH (fillfactor = 50);

@@ -205,7 +205,7 @@ CREATE TABLE qsidecar_cancelled (
 CREATE TABLE qsidecar_schedules (
   name     TEXT    NOT NULL PRIMARY KEY,
   queue    TEXT    NOT NULL,
-  cron     TEXT, -- when it runs; NULL: every_ms says it
+  cron     TEXT, -- when it runs; NULL: every_ms is set
   every_ms INTEGER,
   zone     TEXT, -- the time zone of cron; NULL: UTC
   splay_ms INTEGER, -- its times are later by a part of this, which the name decides
@@ -213,12 +213,12 @@ CREATE TABLE qsidecar_schedules (
   priority INTEGER NOT NULL,
   missed   TEXT    NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
   overlap  TEXT    NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
-  source   TEXT, -- who declares it
+  source   TEXT, -- the name of its declarations
   version  INTEGER NOT NULL, -- of the definition, among those of the source
   adopted  INTEGER NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
   paused   INTEGER NOT NULL, -- 1: it is
   next_at  INTEGER, -- when the next job is stored; NULL: never
-  last_at  INTEGER, -- the last occurrence that made a job
+  last_at  INTEGER, -- the last occurrence that stored a job
   last_job TEXT, -- its id
   payload  BLOB    NOT NULL -- of its jobs
 ) WITHOUT ROWID;

@@ -201,7 +201,7 @@ IF OBJECT_ID(N'{s}.qsidecar_schedules') IS NULL
   CREATE TABLE {s}.qsidecar_schedules (
     name     nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_schedules_name PRIMARY KEY,
     queue    nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
-    cron     nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- when it runs; NULL: every_ms says it
+    cron     nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- when it runs; NULL: every_ms is set
     every_ms bigint                                        NULL,
     zone     nvarchar(128) COLLATE Latin1_General_100_BIN2 NULL, -- the time zone of cron; NULL: UTC
     splay_ms bigint                                        NULL, -- its times are later by a part of this, which the name decides
@@ -209,12 +209,12 @@ IF OBJECT_ID(N'{s}.qsidecar_schedules') IS NULL
     priority bigint                                        NOT NULL,
     missed   nvarchar(8) COLLATE Latin1_General_100_BIN2   NOT NULL, -- what becomes of occurrences while no sidecar ran: one, all or skip
     overlap  nvarchar(8) COLLATE Latin1_General_100_BIN2   NOT NULL, -- what becomes of one while the last job isn't finished: allow or skip
-    source   nvarchar(128) COLLATE Latin1_General_100_BIN2 NULL, -- who declares it
+    source   nvarchar(128) COLLATE Latin1_General_100_BIN2 NULL, -- the name of its declarations
     version  bigint                                        NOT NULL, -- of the definition, among those of the source
     adopted  bigint                                        NOT NULL, -- 1: only sidecars that have the queue in an adopted table fire it
     paused   bigint                                        NOT NULL, -- 1: it is
     next_at  bigint                                        NULL, -- when the next job is stored; NULL: never
-    last_at  bigint                                        NULL, -- the last occurrence that made a job
+    last_at  bigint                                        NULL, -- the last occurrence that stored a job
     last_job nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- its id
     payload  varbinary(max)                                NOT NULL -- of its jobs
   );

@@ -33,7 +33,7 @@ func (m *Maintainer) fireSchedules(ctx context.Context, most time.Duration) (fir
 			m.Log.Warn("schedule missed occurrences", "event", "schedule_missed", "schedule", f.Name, "queue", f.Queue, "without_job", f.Missed)
 		}
 		if f.Overlapped {
-			m.Log.Info("schedule skipped because its last job isn't finished", "event", "schedule_overlapped", "schedule", f.Name, "queue", f.Queue)
+			m.Log.Info("schedule overlapped", "event", "schedule_overlapped", "schedule", f.Name, "queue", f.Queue)
 		}
 	}
 	return len(r.Fired) > 0, err
