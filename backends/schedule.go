@@ -50,7 +50,7 @@ type Schedule struct {
 	Missed  MissedPolicy
 	Overlap OverlapPolicy
 
-	// Source is who declares it, such as an application. Version orders the definitions of a source: one with a lower version is
+	// Source is the name of what declares it, such as an application. Version orders the definitions of a source: one with a lower version is
 	// ignored, and one with the same version can't have another content. 0: it has no version, and the last one is valid.
 	Source  string
 	Version int64
@@ -151,7 +151,7 @@ type ScheduleCommandKind string
 // The commands on schedules.
 const (
 	ScheduleRun    ScheduleCommandKind = "run"    // stores a job now; NextAt stays as it is
-	SchedulePause  ScheduleCommandKind = "pause"  // no occurrence stores a job
+	SchedulePause  ScheduleCommandKind = "pause"  // its occurrences store no jobs
 	ScheduleResume ScheduleCommandKind = "resume" // the next occurrence after now stores a job
 	ScheduleDelete ScheduleCommandKind = "delete"
 )

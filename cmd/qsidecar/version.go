@@ -86,7 +86,7 @@ func (b buildVersion) String() string {
 		}
 		s += ")"
 	}
-	return s + " " + b.Go + " " + b.OS + "/" + b.Arch
+	return s + " " + b.Go + " " + b.OS + "/" + b.Arch + ", time zones " + b.Zones
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -104,7 +104,7 @@ Exit codes: 0 printed, 2 wrong arguments.`,
 		RunE: func(*cobra.Command, []string) error {
 			v := programVersion()
 			if !a.json {
-				return a.printf("%v, time zones %s", v, v.Zones)
+				return a.printf("%v", v)
 			}
 			line, err := json.Marshal(v)
 			if err != nil {

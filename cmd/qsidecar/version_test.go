@@ -32,7 +32,7 @@ func TestVersions(t *testing.T) {
 		info := &debug.BuildInfo{Settings: tt.settings}
 		info.Main.Version = tt.main
 		v := versionOf(info, tt.ldflag)
-		if got, want := v.String(), tt.want+" "+v.Go+" "+v.OS+"/"+v.Arch; got != want {
+		if got, want := v.String(), tt.want+" "+v.Go+" "+v.OS+"/"+v.Arch+", time zones "+v.Zones; got != want {
 			t.Errorf("%s: %q, want %q", tt.name, got, want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// table is the name of the table. A column is NULL if it says nothing.
+// table is the name of the table. A column without a value is NULL.
 const table = "qsidecar_schedules"
 
 // The columns. A row is read in this order.
@@ -28,7 +28,7 @@ type row struct {
 	adopted bool // its queue is in an adopted table of the sidecar that declared it
 }
 
-// read returns a statement that reads rows. text ends with the columns' conditions.
+// columns is the select list of a query that scan reads, from the table as s.
 func columns(d backends.Dialect) string {
 	var all []string
 	for _, names := range [][]string{definition, state} {

@@ -320,7 +320,7 @@ func (f *firing) isDue(k kind, at time.Time) (where string, args []any) {
 	return where, args
 }
 
-// due locks the rows of schedules that are due, but not those that another sidecar fires just now. name: only this one.
+// due locks the rows of schedules that are due, but not those that another sidecar fires now. name: only this one.
 func (f *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time) (rows []row, err error) {
 	d := f.Dialect
 	where, args := f.isDue(k, at)
@@ -454,8 +454,8 @@ func (f *firing) mustAsk(r *row) bool {
 	return r.Overlap == backends.OverlapSkip && r.LastJob != "" && f.checked[r.Name] != r.LastJob
 }
 
-// ask finds out whether the last jobs are finished. It is no part of the transaction: a job that ends meanwhile could as well have ended
-// a moment later.
+// ask finds out whether the last jobs are finished. It runs outside of the transaction: a job that ends between the two could
+// also have ended a moment later.
 func (f *firing) ask(ctx context.Context, rows []row) error {
 	for i := range rows {
 		r := &rows[i]

@@ -15,7 +15,7 @@ func (p *Pipeline) Schedules(ctx context.Context, queue string) ([]backends.Sche
 func (p *Pipeline) DeclareSchedule(ctx context.Context, s backends.Schedule, dry bool) (backends.Declared, error) {
 	d, err := p.backend.DeclareSchedule(ctx, s, dry)
 	if err == nil && !dry {
-		p.maintenance.Wake() // it can be due before the next look
+		p.maintenance.Wake() // it can be due before maintenance runs again
 	}
 	return d, err
 }
