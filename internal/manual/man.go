@@ -11,7 +11,7 @@ import (
 // Pages returns the manual page of each command, by the name of its file. The version and its date are in their headings.
 func Pages(root *cobra.Command, version, date string) map[string]string {
 	pages := map[string]string{}
-	for _, c := range append(All(root),append(all(root), root) {
+	for _, c := range append(All(root), root) {
 		pages[PageName(c)+".1"] = manPage(c, version, date)
 	}
 	return pages
@@ -31,10 +31,6 @@ func Shown(c *cobra.Command) (list []*cobra.Command) {
 func All(c *cobra.Command) (list []*cobra.Command) {
 	for _, sub := range Shown(c) {
 		list = append(append(list, sub), All(sub)...)
-// all returns the commands below c, each followed by those below it.
-func all(c *cobra.Command) (list []*cobra.Command) {
-	for _, sub := range Shown(c) {
-		list = append(append(list, sub), all(sub)...)
 	}
 	return list
 }
@@ -63,10 +59,8 @@ func manPage(c *cobra.Command, version, date string) string {
 		for _, sub := range subs {
 			p.line(".TP\n\\fB%s\\fR(1)\n%s", escape(PageName(sub)), escape(sub.Short))
 		}
-			}
-	if !c.HasParent() {
-			 // it belongs to the list of commands
-		p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
+		if !c.HasParent() {
+			p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
 		}
 	}
 	p.section("OPTIONS")

@@ -24,7 +24,7 @@ func Markdown(root *cobra.Command) string {
 		p.WriteString("\n")
 	}
 	writeMarkdown(&p, root)
-	for _, c := range All(root)all(root) {
+	for _, c := range All(root) {
 		writeMarkdown(&p, c)
 	}
 	return strings.TrimRight(p.String(), "\n") + "\n"

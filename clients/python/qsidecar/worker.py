@@ -16,7 +16,7 @@ from . import _handlers, _processes, aio, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
 from ._settle import log_loss, outcome, settle
-from .client import Client, order_fieldscheck_order, schedule_fields
+from .client import Client, order_fields, schedule_fields
 from .job import Enqueued, Job, Seconds
 
 log = logging.getLogger("qsidecar")
