@@ -356,7 +356,7 @@ func TestClientOverRestart(t *testing.T) {
 	h.must(0, "enqueue", "q", "x")
 	c, err := qsidecar.Dial(t.Context(), qsidecar.Options{
 		Socket: h.socket(),
-		OnLost: func([]string) { t.Error("the lease was lost") },
+		OnLost: func([]string, string) { t.Error("the lease was lost") },
 	})
 	if err != nil {
 		t.Fatal(err)
