@@ -26,9 +26,9 @@ func (a *app) cancelCommand() *cobra.Command {
 The worker of a running job gets an event, at once on this host, and within two seconds on
 another one. Its late result changes nothing. ` + "`qsidecar retry`" + ` makes a cancelled job ready again.
 
-With --state, --text or --header it searches the queue for ready, blocked, scheduled and claimed jobs,
-counts them, and cancels them in batches. A search and --delete ask for confirmation on a
-terminal; elsewhere they need --yes. --json prints one reply for each batch.
+With --state, --text or --header it searches the queue for ready, blocked, scheduled and
+claimed jobs, counts them, and cancels them in batches. A search and --delete ask for
+confirmation on a terminal; elsewhere they need --yes. --json prints one reply for each batch.
 
 ` + exitCodes,
 		Example: `  qsidecar cancel mail 17 18
