@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -515,8 +516,11 @@ func (k *kit) runGroups(limit int) {
 			return err
 		}
 		for i, j := range r.Claims[0].Jobs {
-			group, number := string(j.Payload[:1]), 0
-			fmt.Sscan(string(j.Payload[1:]), &number)
+			group := string(j.Payload[:1])
+			number, err := strconv.Atoi(string(j.Payload[1:]))
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			if held[group]++; held[group] > limit {
 				k.Errorf("%d jobs of the group %s are claimed", held[group], group)
@@ -524,7 +528,7 @@ func (k *kit) runGroups(limit int) {
 			if limit == 1 && number != next[group] {
 				k.Errorf("job %d of the group %s comes before job %d", number, group, next[group])
 			}
-			var w backends.Write = acked(leasesOf(j))
+			w := acked(leasesOf(j))
 			fails := (n+i)%5 == 0 && j.Attempt < 2
 			if fails {
 				w = backends.Nack{Leases: leasesOf(j), HasDelay: true, Error: "x"}
