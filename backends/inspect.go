@@ -121,11 +121,11 @@ func (c *Command) Changes(s State) bool {
 	case Retry:
 		return s == StateDead
 	case Change:
-		return s == StateReady || s == StateScheduled
+		return s == StateReady || s == StateBlocked || s == StateScheduled
 	case Reclaim:
 		return s == StateClaimed
 	case Cancel:
-		return s == StateReady || s == StateScheduled || s == StateClaimed
+		return s == StateReady || s == StateBlocked || s == StateScheduled || s == StateClaimed
 	default:
 		return s != StateClaimed && s != StateDeleted
 	}
@@ -171,7 +171,7 @@ const (
 	// Limit changes the limits of the queue. It applies to claims of every sidecar within a second. If an engine or a table has
 	// no limits, the error is an *UnsupportedError.
 	Limit
-	// Cancel makes ready, scheduled and claimed jobs dead with CauseCancelled, or deletes them. The leases of claimed ones are
+	// Cancel makes ready, blocked, scheduled and claimed jobs dead with CauseCancelled, or deletes them. The leases of claimed ones are
 	// lost, and their owners find them in MaintenanceResult.Cancelled. A job that a Cancel made dead before counts as changed,
 	// so that a repeated Cancel has the same result.
 	Cancel

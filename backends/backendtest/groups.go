@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +64,19 @@ func (k *kit) operateOnGroups(c backends.Command, count int64) {
 	}
 }
 
+// commandAtOnce is operateOnGroups of a command that names jobs. The engine admits jobs right after it. It checks which jobs were left.
+func (k *kit) commandAtOnce(c backends.Command, count int64, left ...backends.JobState) {
+	k.Helper()
+	var got []backends.JobState
+	c.Unchanged = func(jobs []backends.JobState) { got = append(got, jobs...) }
+	if k.operateOnGroups(c, count); !slices.Equal(got, left) {
+		k.Fatalf("command %d of %v left %+v, want %+v", c.Kind, c.IDs, got, left)
+	}
+}
+
 func acked(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} }
+
+func nacked(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "x"} }
 
 var groupTests = map[string]func(*kit){
 	"OneAtATimeInOrder": func(k *kit) {
@@ -304,6 +317,86 @@ var groupTests = map[string]func(*kit){
 		k.maintain(backends.Maintenance{})
 		k.wantNext("a1")
 	},
+	"CancelledJobsFreeTheirSlotsAtOnce": func(k *kit) {
+		for _, remove := range []bool{false, true} {
+			second := member("a2")
+			second.Key, second.KeyTTL = fmt.Sprint("k", remove), time.Hour
+			ids := k.enqueue(member("a1"), second, member("a3"), member("a4"), member("a5"))
+			cancel := func(id string) {
+				k.Helper()
+				c := cancelOf(id)
+				c.Remove = remove
+				if k.commandAtOnce(c, 1); remove {
+					k.wantState(id, backends.StateDeleted)
+				} else if v := k.view(id); v == nil || v.State != backends.StateDead || v.Failures[len(v.Failures)-1].Cause != backends.CauseCancelled {
+					k.Fatalf("job %s: %+v, want it cancelled", id, v)
+				}
+			}
+			cancel(k.views(backends.Peek{Queue: "q", Key: second.Key, Max: 1})[0].ID) // blocked
+			k.wantState(ids[0], backends.StateReady)
+			cancel(ids[0]) // ready
+			lost := k.wantNext("a3")
+			cancel(ids[2]) // claimed
+			k.endNext("a4", nacked)
+			k.writeLosing(backends.Ack{Leases: leasesOf(lost...)}, 1)
+			k.wantNoneReady()
+			cancel(ids[3]) // in its back-off
+			k.endNext("a5", acked)
+		}
+	},
+	"RetriedCancelledJobsWaitForTheirGroup": func(k *kit) {
+		ids := k.enqueueMembers("a1", "a2", "a3", "a4")
+		k.wantNext("a1")
+		k.commandAtOnce(cancelOf(ids[:3]...), 3)
+		jobs := k.wantNext("a4")
+		k.commandAtOnce(backends.Command{Kind: backends.Retry, Queue: "q", IDs: ids[:1]}, 1)
+		k.wantState(ids[0], backends.StateBlocked)
+		k.write(backends.Ack{Leases: leasesOf(jobs...)})
+		k.commandAtOnce(backends.Command{Kind: backends.Retry, Queue: "q", IDs: ids[1:3]}, 2)
+		for range 3 {
+			k.write(backends.Ack{Leases: leasesOf(k.claimOne())})
+		}
+		k.wantNoneReady()
+	},
+	"CommandsNameBlockedJobs": func(k *kit) {
+		ids := k.enqueueMembers("a1", "a2", "a3")
+		ready, blocked := stateOf(ids[0], backends.StateReady), []backends.JobState{stateOf(ids[1], backends.StateBlocked), stateOf(ids[2], backends.StateBlocked)}
+		k.commandAtOnce(backends.Command{Kind: backends.Retry, Queue: "q", IDs: ids}, 0, ready, blocked[0], blocked[1])
+		k.commandAtOnce(backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: ids[1:]}, 0, blocked...)
+		priority := int16(1)
+		k.commandAtOnce(backends.Command{Kind: backends.Change, Queue: "q", IDs: ids[1:2], Priority: &priority}, 1)
+		k.wantState(ids[0], backends.StateBlocked)
+		k.commandAtOnce(backends.Command{Kind: backends.Delete, Queue: "q", IDs: ids[2:]}, 1)
+		k.endNext("a2", acked)
+		k.endNext("a1", acked)
+	},
+	"CommandsForSeveralJobsOfAGroup": func(k *kit) {
+		k.limit(groupLimit(2))
+		ids := k.enqueueMembers("a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9")
+		k.wantNext("a1", "a2")
+		k.commandAtOnce(backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: ids[:2]}, 2)
+		jobs := k.wantNext("a1", "a2")
+		k.commandAtOnce(cancelOf(ids[0], ids[2], ids[3]), 3) // one is claimed, two are blocked
+		jobs = append(jobs[1:], k.wantNext("a5")...)
+		priority := int16(5)
+		k.commandAtOnce(backends.Command{Kind: backends.Change, Queue: "q", IDs: ids[6:8], Priority: &priority}, 2)
+		k.commandAtOnce(backends.Command{Kind: backends.Delete, Queue: "q", IDs: ids[5:6]}, 1)
+		k.wantNoneReady()
+		k.write(backends.Ack{Leases: leasesOf(jobs...)})
+		k.commandAtOnce(backends.Command{Kind: backends.Delete, Queue: "q", IDs: ids[6:8]}, 2) // both have slots
+		k.endNext("a9", nacked)
+		ids = k.enqueueMembers("b1", "b2", "b3", "b4")
+		k.write(backends.Nack{Leases: leasesOf(k.wantNext("b1", "b2")...), Error: "x"})
+		k.operateOnGroups(backends.Command{Kind: backends.Purge, Queue: "q", State: backends.StateScheduled}, 3) // in their back-off
+		k.maintain(backends.Maintenance{})
+		k.write(backends.Nack{Leases: leasesOf(k.wantNext("b3", "b4")...), Error: "x", Dead: true})
+		k.enqueueMembers("b5")
+		k.wantNext("b5")
+		k.commandAtOnce(backends.Command{Kind: backends.Retry, Queue: "q", IDs: ids[2:]}, 2)
+		k.write(backends.Ack{Leases: leasesOf(k.claimOne())})
+		k.write(backends.Ack{Leases: leasesOf(k.claimOne())})
+		k.wantNoneReady()
+	},
 	"APlainINSERT": func(k *kit) {
 		if k.InsertRow == nil {
 			return
@@ -431,8 +524,11 @@ func (k *kit) runGroups(limit int) {
 			return err
 		}
 		for i, j := range r.Claims[0].Jobs {
-			group, number := string(j.Payload[:1]), 0
-			fmt.Sscan(string(j.Payload[1:]), &number)
+			group := string(j.Payload[:1])
+			number, err := strconv.Atoi(string(j.Payload[1:]))
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			if held[group]++; held[group] > limit {
 				k.Errorf("%d jobs of the group %s are claimed", held[group], group)
@@ -440,7 +536,7 @@ func (k *kit) runGroups(limit int) {
 			if limit == 1 && number != next[group] {
 				k.Errorf("job %d of the group %s comes before job %d", number, group, next[group])
 			}
-			var w backends.Write = acked(leasesOf(j))
+			w := acked(leasesOf(j))
 			fails := (n+i)%5 == 0 && j.Attempt < 2
 			if fails {
 				w = backends.Nack{Leases: leasesOf(j), HasDelay: true, Error: "x"}

@@ -87,7 +87,7 @@ func (t *tx) Delete(ctx context.Context, queue string, ids []int64) (int64, erro
 func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.JobState, err error) {
 	err = t.ask(ctx, t.s.sql.states, func(rows pgx.Rows) error {
 		var j core.JobState
-		err := rows.Scan(&j.ID, (*string)(&j.State), &j.Cancelled)
+		err := rows.Scan(&j.ID, (*string)(&j.State), &j.Group, &j.Cancelled)
 		all = append(all, j)
 		return err
 	}, queue, ids)

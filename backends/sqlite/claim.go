@@ -29,8 +29,9 @@ type candidate struct {
 	id, size   int64
 	attempts   int64
 	tooLarge   bool
-	jobsLimit  int64 // the job's own max_attempts; 0 if it has none
-	unrecorded int64 // how often in a row its sidecar died while it was prefetched
+	group      string // in which it has a slot
+	jobsLimit  int64  // the job's own max_attempts; 0 if it has none
+	unrecorded int64  // how often in a row its sidecar died while it was prefetched
 	losses     int64
 }
 
@@ -137,7 +138,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			}
 		}
 		seen++
-		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13)}
+		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13), group: r.text(14)}
 		if j.tooLarge = r.null(2); !j.tooLarge {
 			if j.size > c.left && (c.Strict || len(c.res.Jobs)+len(chosen) > 0) {
 				c.res.More = true
@@ -201,6 +202,11 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 // bury moves a job to dead if its payload exceeds the claim's limit.
 func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	message := backends.TooLarge(j.size, c.MaxPayload)
+	if j.group != "" {
+		if err := c.noteGroup(core.Group{Queue: p.Queue, Name: j.group}); err != nil {
+			return err
+		}
+	}
 	err := c.one(c.sql.bury, j.attempts+1, j.Fence, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
 		c.now, after(c.now, p.RetainDead), message, j.id)
 	if err != nil {

@@ -14,6 +14,8 @@ type target struct {
 	id    int64
 	state backends.State
 	key   string
+	group string
+	slot  bool // it has one of its group
 }
 
 // each calls f with each row of the queue whose id is in ids.
@@ -22,7 +24,7 @@ func (t *tx) each(queue string, ids []int64, f func(target) error) error {
 		var found *target
 		if err := t.query(t.sql.inState, func(r row) error {
 			if r.text(0) == queue {
-				found = &target{id, backends.State(r.text(1)), r.text(2)}
+				found = &target{id, backends.State(r.text(1)), r.text(2), r.text(3), r.int(4) != 0}
 			}
 			return nil
 		}, id); err != nil {
@@ -44,6 +46,11 @@ func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err 
 			return nil
 		}
 		n++
+		if j.slot {
+			if err := t.noteGroup(core.Group{Queue: queue, Name: j.group}); err != nil {
+				return err
+			}
+		}
 		return t.remove(backends.StateDeleted, queue, j.key, j.id)
 	})
 	return n, err
@@ -52,7 +59,8 @@ func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err 
 // ChangeWaiting implements core.Commander.
 func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
 	err = t.each(queue, ids, func(j target) error {
-		if j.state != backends.StateReady && j.state != backends.StateScheduled {
+		waits := j.state == backends.StateReady || j.state == backends.StateBlocked
+		if !waits && j.state != backends.StateScheduled {
 			return nil
 		}
 		n++
@@ -68,16 +76,25 @@ func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *back
 			due = t.now + core.MS(*c.Delay)
 		case !c.RunAt.IsZero():
 			due = ceilMilli(c.RunAt)
-		case j.state == backends.StateReady:
+		case waits:
 			due = t.now
 		}
 		if c.Priority != nil {
 			priority = int64(*c.Priority)
 		}
+		if waits && j.slot { // it waits for its group again
+			if err := t.one(t.sql.block, j.id); err != nil {
+				return err
+			}
+			if err := t.noteGroup(core.Group{Queue: queue, Name: j.group}); err != nil {
+				return err
+			}
+			j.slot = false
+		}
 		if due > t.now {
 			return t.one(t.sql.schedule, priority, due, j.id)
 		}
-		ready = true
+		ready = ready || j.group == "" || j.slot
 		position, err := t.next()
 		if err != nil {
 			return err
@@ -105,7 +122,7 @@ func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*
 // States implements core.Commander.
 func (t *tx) States(_ context.Context, queue string, ids []int64) (all []core.JobState, err error) {
 	err = t.each(queue, ids, func(j target) error {
-		s := core.JobState{ID: j.id, State: j.state}
+		s := core.JobState{ID: j.id, State: j.state, Group: j.group}
 		if j.state == backends.StateDead {
 			if s.Cancelled, err = t.exists(t.sql.wasCancelled, j.id); err != nil {
 				return err

@@ -233,7 +233,7 @@ func TestExamineTables(t *testing.T) {
 	must(`DROP INDEX qsidecar_ready; DROP TRIGGER qsidecar_row_deleted; DROP TABLE qsidecar_commits;
 		CREATE TRIGGER watch AFTER INSERT ON qsidecar_jobs BEGIN SELECT 1; END`)
 	found := examined(t, s.Info().Address, diagnose.DefaultThresholds(),
-		want{backends.SeverityError, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';"},
+		want{backends.SeverityError, "schema", "the index qsidecar_ready is missing", "CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready' AND group_name IS NULL;"},
 		want{backends.SeverityError, "schema", "the trigger qsidecar_row_deleted is missing", "END;"},
 		want{backends.SeverityError, "schema", "the table qsidecar_commits is missing", "at INTEGER NOT NULL );"},
 		want{backends.SeverityError, "plan", "no such index: qsidecar_ready", "qsidecar migrate --print"},

@@ -35,7 +35,7 @@ func (t *tx) statsOfAll() ([]backends.QueueStats, error) {
 		return nil, err
 	}
 	for state, sql := range map[backends.State]string{
-		backends.StateReady: t.sql.queuesReady, backends.StateScheduled: t.sql.queuesScheduled, backends.StateClaimed: t.sql.queuesClaimed,
+		backends.StateReady: t.sql.queuesReady, backends.StateBlocked: t.sql.queuesBlocked, backends.StateScheduled: t.sql.queuesScheduled, backends.StateClaimed: t.sql.queuesClaimed,
 		backends.StateDone: t.sql.queuesFinished, // and dead jobs
 	} {
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
@@ -58,7 +58,7 @@ func (t *tx) statsOfAll() ([]backends.QueueStats, error) {
 	}
 	all, alone := tally.All()
 	for i, q := range all {
-		if !alone(q.Queue) && max(q.Ready, q.Scheduled, q.Claimed, q.Done, q.Dead) <= backends.StatsExact {
+		if !alone(q.Queue) && max(q.Ready, q.Blocked, q.Scheduled, q.Claimed, q.Done, q.Dead) <= backends.StatsExact {
 			continue
 		}
 		var err error
@@ -121,6 +121,7 @@ func (t *tx) age(at int64) time.Duration {
 // listPlace is the position after which a listing of jobs continues.
 type listPlace struct {
 	id, priority, position, at int64
+	group                      string
 	begin                      bool // whether the listing starts at the beginning
 }
 
@@ -132,7 +133,7 @@ func (t *tx) Place(_ context.Context, p backends.Peek, id int64) (place any, fou
 	column := map[backends.State]int{backends.StateScheduled: 2, backends.StateClaimed: 3, backends.StateDone: 4, backends.StateDead: 4}[p.State]
 	err = t.query(t.sql.place, func(r row) error {
 		found = true
-		from = listPlace{id: id, priority: r.int(0), position: r.int(1), at: r.int(column)}
+		from = listPlace{id: id, priority: r.int(0), position: r.int(1), at: r.int(column), group: r.text(5)}
 		return nil
 	}, id, p.Queue)
 	return from, found, err
@@ -155,6 +156,16 @@ func (t *tx) following(queue string, state backends.State, from listPlace, limit
 		if len(ids) < limit {
 			err = t.query(t.sql.peekReady, add, queue, below, limit-len(ids))
 		}
+	case backends.StateBlocked:
+		if !from.begin {
+			if err := t.query(t.sql.peekBlockedSame, add, queue, from.group, from.priority, from.position, limit); err != nil {
+				return nil, err
+			}
+			if err := t.query(t.sql.peekBlockedGroup, add, queue, from.group, from.priority, limit-len(ids)); err != nil {
+				return nil, err
+			}
+		}
+		err = t.query(t.sql.peekBlocked, add, queue, from.group, limit-len(ids))
 	case backends.StateScheduled:
 		err = t.query(t.sql.peekScheduled, add, queue, from.at, from.id, limit)
 	case backends.StateClaimed:
@@ -239,7 +250,7 @@ func (t *tx) view(id int64) (v *backends.View, err error) {
 		v = &backends.View{
 			ID: core.ID(id), Queue: r.text(0), State: backends.State(r.text(1)), Payload: r.bytes(2),
 			Priority: int16(r.int(3)), Attempt: int(r.int(4)), MaxAttempts: int(r.int(5)), EnqueuedAt: r.time(6),
-			FinishedAt: r.time(9), Key: r.text(11), Headers: core.ReadHeaders(r.text(12)), Result: r.bytes(13),
+			FinishedAt: r.time(9), Key: r.text(11), Headers: core.ReadHeaders(r.text(12)), Result: r.bytes(13), Group: r.text(15),
 		}
 		switch v.State {
 		case backends.StateScheduled:
@@ -296,7 +307,7 @@ func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64
 // count counts a queue's jobs in a state, up to a limit.
 func (t *tx) count(queue string, state backends.State, limit int64) (n int64, err error) {
 	sql := map[backends.State]string{
-		backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,
+		backends.StateReady: t.sql.countReady, backends.StateBlocked: t.sql.countBlocked, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,
 		backends.StateDone: t.sql.countDone, backends.StateDead: t.sql.countDead,
 	}[state]
 	err = t.query(sql, func(r row) error {

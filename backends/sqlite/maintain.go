@@ -43,6 +43,11 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 				return err
 			}
 		}
+		if !q.Watched {
+			if err := t.query(t.sql.hasGroups, func(r row) error { o.Groups = r.int(0) != 0; return nil }); err != nil {
+				return err
+			}
+		}
 		for i, queue := range q.Waiting {
 			if o.Ready[i], err = t.exists(t.sql.anyReady, queue); err != nil {
 				return err
@@ -120,7 +125,11 @@ func (t *tx) Promote(_ context.Context, _ core.Due, only []int64, limit int, pro
 		if err := t.one(t.sql.promote, position, t.now, r.int(0)); err != nil {
 			return 0, err
 		}
-		promoted(r.text(1))
+		if r.int(3) != 0 { // it is blocked
+			promoted("")
+		} else {
+			promoted(r.text(1))
+		}
 	}
 	return len(due), nil
 }

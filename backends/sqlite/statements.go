@@ -23,17 +23,20 @@ type statements struct {
 	closed, paused, nextPriority, readyFIFO, readyLIFO, take, bury string
 	// sql/gates.sql
 	enterClaimed, leaveCapped, readGate, moveGate, enterCapped, setLimits, allLimits string
+	// sql/groups.sql
+	noteGroup, leaveGroup, takeNote, takeArrived, slots, admitted, blocked, admit, block, noted, arrived, nextBlocked, nextAdmitted string
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
 	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, deadAndDue, forget, expired, expiredKeys, dropKey string
 	cancelled, forgetCancelled, forgetOwners                                                                                             string
-	anyReady, oldMarked, oldMarks                                                                                                        string
+	anyReady, hasGroups, oldMarked, oldMarks                                                                                             string
 	// sql/command.sql
 	inState, retry, schedule, moveBack, pause, resume, waiting, cancel, wasCancelled, noteCancelled string
 	// sql/inspect.sql
 	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed        string
 	countDone, countDead, oldestReady, oldestClaimed, place, peekSamePriority, peekReady, peekScheduled, peekClaimed, peekDone string
+	queuesBlocked, countBlocked, peekBlockedSame, peekBlockedGroup, peekBlocked                                                string
 	newestDone, peekDead, newestDead, size, view, failures, held, deadKeys                                                     string
 	// sql/history.sql
 	addHour, forgetHours, hours string
@@ -53,7 +56,7 @@ var render = sync.OnceValue(func() *statements {
 		marked:          t.Get("marked", "handle"),
 		sidecarAlive:    t.Get("sidecar_alive", "sidecar"),
 
-		insert:    t.Get("insert", "id queue state priority position max_attempts timeout_ms run_at enqueued_at ready_at key headers payload"),
+		insert:    t.Get("insert", "id queue state priority position max_attempts timeout_ms run_at enqueued_at ready_at key group_name group_noticed headers payload"),
 		findKey:   t.Get("find_key", "queue key"),
 		putKey:    t.Get("put_key", "queue key job expires_at"),
 		endKey:    t.Get("end_key", "state queue key job"),
@@ -87,6 +90,7 @@ var render = sync.OnceValue(func() *statements {
 		never:           t.Get("never", ""),
 		promote:         t.Get("promote", "position ready_at id"),
 		due:             t.Get("due", "limit"),
+		hasGroups:       t.Get("has_groups", ""),
 		nextOwner:       t.Get("next_owner", "from"),
 		owned:           t.Get("owned", "owner limit"),
 		lives:           t.Get("lives", "sidecar"),
@@ -117,6 +121,11 @@ var render = sync.OnceValue(func() *statements {
 		noteCancelled: t.Get("note_cancelled", "owner token_sidecar token_number"),
 
 		queuesReady:      t.Get("queues_ready", "after limit"),
+		queuesBlocked:    t.Get("queues_blocked", "after limit"),
+		countBlocked:     t.Get("count_blocked", "queue limit"),
+		peekBlockedSame:  t.Get("peek_blocked_same", "queue group priority after limit"),
+		peekBlockedGroup: t.Get("peek_blocked_group", "queue group below limit"),
+		peekBlocked:      t.Get("peek_blocked", "queue group limit"),
 		queuesScheduled:  t.Get("queues_scheduled", "after limit"),
 		queuesClaimed:    t.Get("queues_claimed", "after limit"),
 		queuesFinished:   t.Get("queues_finished", "after_queue after_state limit"),
@@ -148,8 +157,22 @@ var render = sync.OnceValue(func() *statements {
 		readGate:     t.Get("read_gate", "queue"),
 		moveGate:     t.Get("move_gate", "queue next_at"),
 		enterCapped:  t.Get("enter_capped", "queue job"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst limits_at"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips limits_at"),
 		allLimits:    t.Get("all_limits", ""),
+
+		noteGroup:    t.Get("note_group", "queue group"),
+		leaveGroup:   t.Get("leave_group", "id"),
+		takeNote:     t.Get("take_note", "queue group"),
+		takeArrived:  t.Get("take_arrived", "queue group limit"),
+		slots:        t.Get("slots", "queue group"),
+		admitted:     t.Get("admitted", "queue group limit"),
+		blocked:      t.Get("blocked", "queue group limit"),
+		admit:        t.Get("admit", "id"),
+		block:        t.Get("block", "id"),
+		noted:        t.Get("noted", "limit"),
+		arrived:      t.Get("arrived", "limit"),
+		nextBlocked:  t.Get("next_blocked", "queue group"),
+		nextAdmitted: t.Get("next_admitted", "queue group"),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),

@@ -44,8 +44,12 @@ func (t *tx) insert(j *core.NewJob) error {
 		payload = []byte{} // nil would be NULL
 	}
 	state, runAt := t.when(j.NewJob)
+	var noticed any
+	if j.Group != "" {
+		noticed = int64(1)
+	}
 	err = t.one(t.sql.insert, id, j.Queue, string(state), int64(j.Priority), id, positive(int64(j.MaxAttempts)),
-		positive(core.MS(j.Timeout)), runAt, t.now, t.now, text(j.Key), headers, payload)
+		positive(core.MS(j.Timeout)), runAt, t.now, t.now, text(j.Key), text(j.Group), noticed, headers, payload)
 	if err == nil && j.Key != "" {
 		_, err = t.exec(t.sql.putKey, j.Queue, j.Key, id, t.now+core.MS(j.KeyTTL))
 	}
@@ -118,7 +122,7 @@ func text(s string) any {
 	return s
 }
 
-// Ack implements core.Writer. It deletes jobs that aren't retained and have no key.
+// Ack implements core.Writer. It deletes jobs that aren't retained, and have neither a key nor a group.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	for i, l := range leases {
 		t.do(func() error {
@@ -161,7 +165,7 @@ func (t *tx) find(id int64) (c *claimed, err error) {
 	err = t.query(t.sql.claimed, func(r row) error {
 		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14], claimedAt: r.int(21)}
 		c.Row = core.Row{
-			ID: id, Queue: r.text(0), Key: r.text(1), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
+			ID: id, Queue: r.text(0), Key: r.text(1), Group: r.text(22), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
 			Token: backends.Token{Sidecar: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
 			Kept:  c.keep > 0, HasWorker: !r.null(20), Engine: c,
 			AttemptState: backends.AttemptState{

@@ -26,9 +26,9 @@ func (a *app) cancelCommand() *cobra.Command {
 The worker of a running job gets an event, at once on this host, and within two seconds on
 another one. Its late result changes nothing. ` + "`qsidecar retry`" + ` makes a cancelled job ready again.
 
-With --state, --text or --header it searches the queue for ready, scheduled and claimed jobs,
-counts them, and cancels them in batches. A search and --delete ask for confirmation on a
-terminal; elsewhere they need --yes. --json prints one reply for each batch.
+With --state, --text or --header it searches the queue for ready, blocked, scheduled and
+claimed jobs, counts them, and cancels them in batches. A search and --delete ask for
+confirmation on a terminal; elsewhere they need --yes. --json prints one reply for each batch.
 
 ` + exitCodes,
 		Example: `  qsidecar cancel mail 17 18
@@ -58,7 +58,7 @@ terminal; elsewhere they need --yes. --json prints one reply for each batch.
 				return a.operate(cmd, "cancelled", req)
 			}
 			find := &protocol.Request{Op: protocol.OpPeek, Queue: args[0], Text: text, Max: protocol.Some(int64(protocol.MaxList))}
-			live := []protocol.State{protocol.StateClaimed, protocol.StateScheduled, protocol.StateReady}
+			live := []protocol.State{protocol.StateClaimed, protocol.StateScheduled, protocol.StateBlocked, protocol.StateReady}
 			var err error
 			if find.Headers, err = parseHeaders(headers); err != nil {
 				return err
@@ -69,7 +69,7 @@ terminal; elsewhere they need --yes. --json prints one reply for each batch.
 					return err
 				}
 				if !slices.Contains(live, st) {
-					return usagef("--state: %s jobs have ended already: use ready, scheduled or claimed", state)
+					return usagef("--state: %s jobs have ended already: use ready, blocked, scheduled or claimed", state)
 				}
 				live = []protocol.State{st}
 			}
@@ -77,7 +77,7 @@ terminal; elsewhere they need --yes. --json prints one reply for each batch.
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "the job that has this key")
-	cmd.Flags().StringVar(&state, "state", "", "jobs in this state: ready, scheduled or claimed")
+	cmd.Flags().StringVar(&state, "state", "", "jobs in this state: ready, blocked, scheduled or claimed")
 	cmd.Flags().StringVar(&text, "text", "", "jobs whose key, payload, header values or errors contain this text")
 	cmd.Flags().StringArrayVar(&headers, "header", nil, "jobs with this header: `name=value`; repeatable")
 	cmd.Flags().BoolVar(&remove, "delete", false, "remove the jobs instead of keeping them as dead ones")

@@ -74,7 +74,7 @@ func TestMessages(t *testing.T) {
 		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is not one of ready, blocked, scheduled, claimed, done or dead"},
 		{"ids and a state", "peek q --ids 1 --state dead", 2, "--ids shows jobs in any state: leave --state and --after out"},
 		{"a place in no queue", "dead --after 7", 2, "--after needs the queue of the job: name it"},
-		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, scheduled, done or dead"},
+		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, blocked, scheduled, done or dead"},
 		{"purge of claimed jobs", "purge q --state claimed --yes", 2,
 			"--state: claimed jobs are not purged: their workers have them; reclaim them first"},
 		{"purge without yes", "purge q --state dead", 2, "this would delete every dead job of q, which cannot be undone: add --yes to do it"},

@@ -109,14 +109,14 @@ func (a *app) purgeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "purge QUEUE --state STATE",
 		Short:   "Remove every job of a queue that is in a state",
-		Long:    "Remove every job of a queue that is ready, scheduled, done or dead. On a terminal it shows\nhow many are left.\n\n" + confirmHelp + "\n\n" + exitCodes,
+		Long:    "Remove every job of a queue that is ready, blocked, scheduled, done or dead. On a terminal it shows\nhow many are left.\n\n" + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar purge mail --state dead --yes",
 		Args:    argCount(1, 1, "one queue"),
 	}
-	cmd.Flags().StringVar(&state, "state", "", "ready, scheduled, done or dead")
+	cmd.Flags().StringVar(&state, "state", "", "ready, blocked, scheduled, done or dead")
 	return a.destructive(cmd, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
 		if state == "" {
-			return "", "", nil, usagef("purge which jobs? Give --state ready, scheduled, done or dead")
+			return "", "", nil, usagef("purge which jobs? Give --state ready, blocked, scheduled, done or dead")
 		}
 		st, err := parseState(state)
 		if err == nil && st == protocol.StateClaimed {

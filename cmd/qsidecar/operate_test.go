@@ -28,6 +28,8 @@ func TestJobsOfOtherStates(t *testing.T) {
 	scheduled := strings.TrimSpace(h.must(0, "enqueue", "q", "x", "--delay", "1h"))
 	h.must(0, "enqueue", "q", "x")
 	claimed := h.claim("q").ID
+	h.must(0, "enqueue", "grouped", "x", "--group", "g")
+	blocked := strings.TrimSpace(h.must(0, "enqueue", "grouped", "x", "--group", "g", "--key", "k"))
 	for _, c := range []struct {
 		args []string
 		code int
@@ -42,6 +44,8 @@ func TestJobsOfOtherStates(t *testing.T) {
 		{[]string{"reclaim", "q", scheduled, "98", "99", "--yes"}, 1, "",
 			"qsidecar: nothing was reclaimed: job " + scheduled + " is scheduled; jobs 98, 99 are not in the queue q: done and not kept, removed, or never stored\n"},
 		{[]string{"change", "q", scheduled, scheduled, "--delay", "0"}, 0, "changed 1 job\n", ""},
+		{[]string{"retry", "grouped", blocked}, 1, "", "qsidecar: nothing was retried: job " + blocked + " is blocked\n"},
+		{[]string{"cancel", "grouped", "--key", "k"}, 0, "cancelled 1 job\n", ""},
 		{[]string{"retry", "q", "--all"}, 0, "retried 0 jobs\n", ""},
 		{[]string{"cancel", "q", scheduled, claimed, "99"}, 0, "cancelled 2 jobs\n",
 			"qsidecar: not cancelled: job 99 is not in the queue q: done and not kept, removed, or never stored\n"},
@@ -91,6 +95,11 @@ func TestCancelFoundJobs(t *testing.T) {
 	h.must(0, "enqueue", "q", "for ada too")
 	h.must(0, "enqueue", "q", "for ada, key", "--key", "k")
 	h.must(0, "enqueue", "q", "for bob")
+	h.must(0, "enqueue", "grouped", "1", "--group", "g")
+	h.must(0, "enqueue", "grouped", "2", "--group", "g")
+	if out := h.must(0, "cancel", "grouped", "--state", "blocked", "--yes"); out != "cancelled 1 job\n" {
+		t.Errorf("blocked: %s", out)
+	}
 	if r := h.run("cancel", "q", "--text", "ada"); r.code != 2 || !strings.Contains(r.err, "this would cancel 3 jobs of q") {
 		t.Errorf("without --yes: exit code %d: %s", r.code, r.err)
 	}

@@ -68,6 +68,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, err
 	}
 	s.gaveBack(backs)
+	admitted := s.admitNow(ctx, changedGroups(&c, states))
 	if c.Unchanged != nil && len(c.IDs) > 0 {
 		c.Unchanged(unchanged(&c, states))
 	}
@@ -77,7 +78,17 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if freed {
 		s.driver.MadeReady([]string{c.Queue})
 	}
-	return count, freed, nil
+	return count, freed || len(admitted) > 0, nil
+}
+
+// changedGroups returns the groups of the jobs that a command changed.
+func changedGroups(c *backends.Command, states []JobState) (groups []Group) {
+	for _, j := range states {
+		if j.Group != "" && c.Changes(j.State) {
+			groups = append(groups, Group{c.Queue, j.Group})
+		}
+	}
+	return distinctGroups(groups)
 }
 
 // commandApart carries out a command for jobs of which the database refuses some. The error is that of the first refused one.
@@ -117,7 +128,7 @@ func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs
 
 // cancel ends jobs, of which it has locked the rows, and those that are still claimed also for their owners.
 func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states []JobState) (count int64, ended []backends.Token, err error) {
-	var waiting, claimed, all []int64
+	var waiting, grouped, claimed, all []int64
 	for _, j := range states {
 		switch {
 		case j.Cancelled && j.State == backends.StateDead:
@@ -127,6 +138,9 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 			claimed = append(claimed, j.ID)
 		default:
 			waiting = append(waiting, j.ID)
+		}
+		if j.Group != "" {
+			grouped = append(grouped, j.ID)
 		}
 		all = append(all, j.ID)
 	}
@@ -153,6 +167,10 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 		if err := tx.CancelWaiting(ctx, c.Queue, waiting, c.RetainDead); err != nil {
 			return 0, nil, err
 		}
+	}
+	if len(grouped) > 0 {
+		tx.(Grouper).LeaveGroups(inOrder(grouped))
+		noteGroups(tx, changedGroups(c, states))
 	}
 	if c.Remove && len(all) > 0 {
 		if _, err := tx.Delete(ctx, c.Queue, all); err != nil {

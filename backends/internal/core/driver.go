@@ -286,10 +286,10 @@ type Commander interface {
 	// LockClaimed locks the claimed rows among ids.
 	LockClaimed(ctx context.Context, queue string, ids []int64) ([]*Row, error)
 
-	// States locks the jobs with the ids and returns their states. It leaves out ids that no job of the queue has.
+	// States locks the jobs with the ids and returns their states, backends.StateBlocked among them. It leaves out ids that no job of the queue has.
 	States(ctx context.Context, queue string, ids []int64) ([]JobState, error)
 
-	// CancelWaiting makes ready and scheduled jobs dead, which States has locked. Each gets a failure record with
+	// CancelWaiting makes ready, blocked and scheduled jobs dead, which States has locked. Each gets a failure record with
 	// CauseCancelled, and a fence of its own. retainDead is the retention of those that have none.
 	CancelWaiting(ctx context.Context, queue string, ids []int64, retainDead time.Duration) error
 
@@ -307,7 +307,8 @@ type Commander interface {
 type JobState struct {
 	ID        int64
 	State     backends.State
-	Cancelled bool // its last failure has CauseCancelled
+	Group     string // whether it has a slot or not; empty: none
+	Cancelled bool   // its last failure has CauseCancelled
 }
 
 // Historian keeps the totals of queues by hour.

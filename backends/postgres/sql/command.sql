@@ -67,12 +67,12 @@ SELECT {row} ''::text FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY(:ids::bigint[]) AND j.queue = :queue AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
 -- name: states
--- Locks jobs and returns their states, and whether a cancel was the last failure.
-SELECT j.id, j.state, j.state = 'dead' AND coalesce((SELECT f.cause = 'cancelled' FROM {s}.qsidecar_failures f WHERE f.job = j.id AND f.fence = j.fence LIMIT 1), false)
+-- Locks jobs and returns their states and groups, and whether a cancel was the last failure.
+SELECT j.id, {shown_state}, coalesce(j.group_name, j.admitted_group, ''), j.state = 'dead' AND coalesce((SELECT f.cause = 'cancelled' FROM {s}.qsidecar_failures f WHERE f.job = j.id AND f.fence = j.fence LIMIT 1), false)
 FROM {s}.qsidecar_jobs j WHERE j.id = ANY(:ids::bigint[]) AND j.queue = :queue ORDER BY j.id FOR UPDATE OF j
 
 -- name: cancel_waiting
--- Makes locked ready and scheduled jobs dead. A fence above 0 frees rows from a CHECK that is younger than they are.
+-- Makes locked ready, blocked and scheduled jobs dead. A fence above 0 frees rows from a CHECK that is younger than they are.
 WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} NOWAIT
 ), b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', fence = {next_fence}, run_at = NULL,

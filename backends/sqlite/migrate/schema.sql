@@ -4,8 +4,8 @@
 --
 --   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
--- Public columns: queue, payload, priority, headers, max_attempts, run_at. All
--- others are the sidecar's own. Instants are milliseconds since 1970, UTC.
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at,
+-- group_name. All others are the sidecar's own. Instants are milliseconds since 1970, UTC.
 -- run_at can be such a number, or a text that SQLite's date functions read, as
 -- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
 -- SQLite 3.38, because they run in the library of the program that inserts.
@@ -60,6 +60,10 @@ CREATE TABLE qsidecar_jobs (
   finished_at       INTEGER,
   prune_at          INTEGER,
   key               TEXT,
+  group_name        TEXT -- a ready job with it is blocked: it waits for a slot of its group
+    CONSTRAINT group_name_is_1_to_255_bytes CHECK (group_name IS NULL OR typeof(group_name) = 'text' AND length(CAST(group_name AS BLOB)) BETWEEN 1 AND 255),
+  admitted_group    TEXT, -- the group of a job that has a slot; group_name is NULL then
+  group_noticed     INTEGER, -- of a blocked job, 1: a sidecar has noticed it; NULL: none has
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
   headers           TEXT
     CONSTRAINT headers_is_a_json_object CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
@@ -67,7 +71,7 @@ CREATE TABLE qsidecar_jobs (
   payload           BLOB NOT NULL DEFAULT x''
 );
 
-CREATE INDEX qsidecar_ready     ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';
+CREATE INDEX qsidecar_ready     ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready' AND group_name IS NULL;
 CREATE INDEX qsidecar_scheduled ON qsidecar_jobs (run_at, id)               WHERE state = 'scheduled';
 CREATE INDEX qsidecar_delayed   ON qsidecar_jobs (queue, run_at, id)        WHERE state = 'scheduled';
 CREATE INDEX qsidecar_owned     ON qsidecar_jobs (owner, id)                WHERE state = 'claimed';
@@ -75,6 +79,12 @@ CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHER
 CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+
+-- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
+-- jobs that no sidecar has noticed; the jobs that have slots.
+CREATE INDEX qsidecar_blocked   ON qsidecar_jobs (queue, group_name, priority DESC, position) WHERE state = 'ready' AND group_name IS NOT NULL;
+CREATE INDEX qsidecar_arrived   ON qsidecar_jobs (queue, group_name) WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL;
+CREATE INDEX qsidecar_admitted  ON qsidecar_jobs (queue, admitted_group, state) WHERE admitted_group IS NOT NULL;
 
 -- A row without a position is a plain INSERT.
 CREATE TRIGGER qsidecar_plain_insert AFTER INSERT ON qsidecar_jobs WHEN NEW.position IS NULL
@@ -104,6 +114,7 @@ WHEN CASE typeof(NEW.run_at)
   OR typeof(NEW.fence) <> 'integer' OR NEW.fence NOT BETWEEN 0 AND 4611686018427387903
   OR NEW.timeout_ms IS NOT NULL AND (typeof(NEW.timeout_ms) <> 'integer' OR NEW.timeout_ms NOT BETWEEN 1 AND 316224000000)
   OR length(CAST(NEW.key AS BLOB)) NOT BETWEEN 1 AND 255
+  OR NEW.admitted_group IS NOT NULL
 BEGIN
   SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
 END;
@@ -174,6 +185,8 @@ CREATE TABLE qsidecar_queues (
   rate        INTEGER, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     INTEGER,
   burst       INTEGER, -- how many jobs can start at once; NULL: what the rate allows in a second
+  group_limit INTEGER, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_skips INTEGER, -- whether a failed job gives up its slot of the group; NULL: it doesn't
   limits_at   INTEGER  -- when the limits were changed
 ) WITHOUT ROWID;
 
@@ -224,6 +237,14 @@ CREATE TABLE qsidecar_schedules (
 ) WITHOUT ROWID;
 
 CREATE INDEX qsidecar_schedules_next ON qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- Groups in which possibly a job has to be admitted. The transaction that freed a slot, or
+-- stored a job, stored the row. The next admission of the group deletes it.
+CREATE TABLE qsidecar_admissions (
+  queue      TEXT NOT NULL,
+  group_name TEXT NOT NULL,
+  PRIMARY KEY (queue, group_name)
+) WITHOUT ROWID;
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.

@@ -8,7 +8,7 @@
 
 -- fragment: ready_columns
 id, {bytes}, CASE WHEN {bytes} <= :max_payload THEN CAST(payload AS BLOB) END, priority, attempts, fence,
-  max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses
+  max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses, admitted_group
 
 -- name: closed
 -- Whether the queue is paused, and whether it has limits.
@@ -20,20 +20,23 @@ SELECT 1 FROM qsidecar_queues WHERE queue = :queue AND paused
 -- name: next_priority
 SELECT priority
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue AND priority < :below
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND priority < :below
 ORDER BY priority DESC LIMIT 1
 
 -- name: ready_fifo
 SELECT {ready_columns}
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue
 ORDER BY priority DESC, position LIMIT :limit
 
 -- name: ready_lifo
 SELECT {ready_columns}
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue AND priority = :priority
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND priority = :priority
 ORDER BY position DESC LIMIT :limit
+
+-- fragment: shown_state
+CASE WHEN state = 'ready' AND group_name IS NOT NULL THEN 'blocked' ELSE state END
 
 -- name: take
 UPDATE qsidecar_jobs
@@ -46,5 +49,5 @@ WHERE id = :id
 -- name: bury
 UPDATE qsidecar_jobs
 SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at,
-  prune_at = :prune_at, last_error = :last_error
+  prune_at = :prune_at, last_error = :last_error, group_name = admitted_group, admitted_group = NULL
 WHERE id = :id

@@ -1,20 +1,20 @@
 -- Statements of an operator's commands.
 
 -- name: in_state
-SELECT queue, state, key FROM qsidecar_jobs WHERE id = :id
+SELECT queue, {shown_state}, key, coalesce(group_name, admitted_group), admitted_group IS NOT NULL FROM qsidecar_jobs WHERE id = :id
 
 -- name: retry
 UPDATE qsidecar_jobs
 SET state = 'ready', position = :position, ready_at = :ready_at, attempts = 0, losses = 0, prefetch_losses = 0,
-  finished_at = NULL, prune_at = NULL
+  finished_at = NULL, prune_at = NULL, group_noticed = NULL
 WHERE id = :id
 
 -- name: schedule
-UPDATE qsidecar_jobs SET state = 'scheduled', priority = :priority, run_at = :run_at WHERE id = :id
+UPDATE qsidecar_jobs SET state = 'scheduled', priority = :priority, run_at = :run_at, group_noticed = NULL WHERE id = :id
 
 -- name: move_back
 UPDATE qsidecar_jobs
-SET state = 'ready', priority = :priority, run_at = NULL, position = :position, ready_at = :ready_at
+SET state = 'ready', priority = :priority, run_at = NULL, position = :position, ready_at = :ready_at, group_noticed = NULL
 WHERE id = :id
 
 -- name: pause

@@ -5,13 +5,18 @@
 -- entered the state. Within a priority, positions increase in that order.
 SELECT name, 'ready', count(*), (SELECT ready_at
   FROM qsidecar_jobs INDEXED BY qsidecar_ready
-  WHERE state = 'ready' AND queue = name AND priority = above
+  WHERE state = 'ready' AND group_name IS NULL AND queue = name AND priority = above
   ORDER BY position LIMIT 1)
 FROM (SELECT queue AS name, priority AS above
   FROM qsidecar_jobs INDEXED BY qsidecar_ready
-  WHERE state = 'ready' AND queue > :after
+  WHERE state = 'ready' AND group_name IS NULL AND queue > :after
   ORDER BY queue, priority DESC LIMIT :limit)
 GROUP BY name, above ORDER BY name, above DESC
+
+-- name: queues_blocked
+SELECT queue, 'blocked', count(*), NULL
+FROM (SELECT queue FROM qsidecar_jobs INDEXED BY qsidecar_blocked WHERE state = 'ready' AND group_name IS NOT NULL AND queue > :after ORDER BY queue LIMIT :limit)
+GROUP BY queue ORDER BY queue
 
 -- name: queues_scheduled
 SELECT queue, 'scheduled', count(*), NULL
@@ -35,7 +40,11 @@ GROUP BY queue, state ORDER BY queue, state
 SELECT queue FROM qsidecar_queues WHERE paused
 
 -- name: count_ready
-SELECT count(*) FROM (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_ready WHERE state = 'ready' AND queue = :queue LIMIT :limit)
+SELECT count(*) FROM (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_ready WHERE state = 'ready' AND group_name IS NULL AND queue = :queue LIMIT :limit)
+
+-- name: count_blocked
+SELECT count(*)
+FROM (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_blocked WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue LIMIT :limit)
 
 -- name: count_scheduled
 SELECT count(*) FROM (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_delayed WHERE state = 'scheduled' AND queue = :queue LIMIT :limit)
@@ -54,7 +63,7 @@ FROM (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_finished WHERE finished_at
 -- name: oldest_ready
 SELECT ready_at
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue AND priority = :priority
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND priority = :priority
 ORDER BY position LIMIT 1
 
 -- name: oldest_claimed
@@ -64,21 +73,40 @@ WHERE state = 'claimed' AND queue = :queue
 ORDER BY claimed_at LIMIT 1
 
 -- name: place
-SELECT priority, position, run_at, claimed_at, finished_at
+SELECT priority, position, run_at, claimed_at, finished_at, coalesce(group_name, admitted_group)
 FROM qsidecar_jobs
 WHERE id = :id AND queue = :queue
 
 -- name: peek_same_priority
 SELECT id
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue AND priority = :priority AND position > :after
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND priority = :priority AND position > :after
 ORDER BY position LIMIT :limit
 
 -- name: peek_ready
 SELECT id
 FROM qsidecar_jobs INDEXED BY qsidecar_ready
-WHERE state = 'ready' AND queue = :queue AND priority < :below
+WHERE state = 'ready' AND group_name IS NULL AND queue = :queue AND priority < :below
 ORDER BY priority DESC, position LIMIT :limit
+
+-- name: peek_blocked_same
+-- Blocked jobs of the same group and priority, then of the same group, then of other groups.
+SELECT id
+FROM qsidecar_jobs INDEXED BY qsidecar_blocked
+WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue AND group_name = :group AND priority = :priority AND position > :after
+ORDER BY position LIMIT :limit
+
+-- name: peek_blocked_group
+SELECT id
+FROM qsidecar_jobs INDEXED BY qsidecar_blocked
+WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue AND group_name = :group AND priority < :below
+ORDER BY priority DESC, position LIMIT :limit
+
+-- name: peek_blocked
+SELECT id
+FROM qsidecar_jobs INDEXED BY qsidecar_blocked
+WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue AND group_name > :group
+ORDER BY group_name, priority DESC, position LIMIT :limit
 
 -- name: peek_scheduled
 SELECT id
@@ -120,8 +148,8 @@ ORDER BY finished_at DESC, id DESC LIMIT :limit
 SELECT {bytes} + coalesce(octet_length(result), 0) FROM qsidecar_jobs WHERE id = :id AND queue = :queue
 
 -- name: view
-SELECT queue, state, CAST(payload AS BLOB), priority, attempts, coalesce(claim_max, max_attempts), enqueued_at, run_at,
-  claimed_at, finished_at, worker, key, headers, result, last_error
+SELECT queue, {shown_state}, CAST(payload AS BLOB), priority, attempts, coalesce(claim_max, max_attempts), enqueued_at, run_at,
+  claimed_at, finished_at, worker, key, headers, result, last_error, coalesce(group_name, admitted_group)
 FROM qsidecar_jobs
 WHERE id = :id
 

@@ -1,7 +1,7 @@
 -- Statements of maintenance.
 
 -- name: scheduled
-SELECT id, queue, run_at
+SELECT id, queue, run_at, group_name IS NOT NULL
 FROM qsidecar_jobs INDEXED BY qsidecar_scheduled
 WHERE state = 'scheduled'
 ORDER BY run_at, id LIMIT :limit
@@ -13,10 +13,15 @@ WHERE state = 'scheduled' AND run_at > 253402300799999
 ORDER BY run_at, id LIMIT 1
 
 -- name: promote
-UPDATE qsidecar_jobs SET state = 'ready', position = :position, ready_at = :ready_at WHERE id = :id
+UPDATE qsidecar_jobs SET state = 'ready', position = :position, ready_at = :ready_at, group_noticed = NULL WHERE id = :id
 
 -- name: due
 SELECT id, due_at, deadline FROM qsidecar_jobs INDEXED BY qsidecar_due WHERE due_at IS NOT NULL ORDER BY due_at LIMIT :limit
+
+-- name: has_groups
+-- Whether there are jobs that have groups and are not finished.
+SELECT EXISTS (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_blocked WHERE state = 'ready' AND group_name IS NOT NULL AND queue > '')
+  OR EXISTS (SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_admitted WHERE admitted_group IS NOT NULL AND queue > '')
 
 -- name: next_owner
 SELECT owner FROM qsidecar_jobs INDEXED BY qsidecar_owned WHERE state = 'claimed' AND owner >= :from ORDER BY owner LIMIT 1
@@ -66,7 +71,7 @@ ORDER BY expires_at LIMIT :limit
 DELETE FROM qsidecar_keys WHERE queue = :queue AND key = :key
 
 -- name: any_ready
-SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_ready WHERE state = 'ready' AND queue = :queue LIMIT 1
+SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_ready WHERE state = 'ready' AND group_name IS NULL AND queue = :queue LIMIT 1
 
 -- name: old_marked
 SELECT 1 FROM qsidecar_commits WHERE at < :before LIMIT 1
