@@ -402,7 +402,7 @@ func (e *UnsupportedError) Error() string {
 		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no limits: use PostgreSQL, MySQL, MariaDB or SQLite", e.What, e.Queue)
 	}
 	if e.NoGroups {
-		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no groups of jobs yet: use PostgreSQL or SQLite, or leave it out", e.What, e.Queue)
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no groups of jobs yet: use PostgreSQL, MySQL, MariaDB or SQLite, or leave it out", e.What, e.Queue)
 	}
 	if e.InTx {
 		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))

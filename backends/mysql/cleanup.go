@@ -25,7 +25,9 @@ type cleaner struct {
 	job       int64  // the last row of qsidecar_failures that was visited
 	queue     string // the last of qsidecar_keys
 	key       []byte
-	scheduled string // the last queue that restoreEmptied has read
+	admitted  admittedRow // the last of qsidecar_admitted
+	notes     atomic.Bool // qsidecar_admissions had rows
+	scheduled string      // the last queue that restoreEmptied has read
 
 	named int64 // the highest id that the visited rows of both name
 
@@ -65,7 +67,7 @@ func (a access) Tidy(ctx context.Context, limit int) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, clean := range []func(ctx context.Context, limit int) error{a.cleanFailures, a.cleanKeys, a.cleanCounters} {
+	for _, clean := range []func(ctx context.Context, limit int) error{a.cleanFailures, a.cleanKeys, a.cleanCounters, a.cleanAdmitted} {
 		if err := clean(ctx, limit); err != nil {
 			return err
 		}
@@ -192,6 +194,38 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 	if _, locked := errors.AsType[*backends.LockedError](err); locked {
 		return nil // the next round finds them again
 	}
+	return err
+}
+
+// admittedRow names a row of qsidecar_admitted.
+type admittedRow struct {
+	core.Group
+	job int64
+}
+
+// cleanAdmitted notes groups with rows of jobs that have no slots any more. An admission deletes such a row, and a plain DELETE of the
+// group's last job causes none. The next maintenance admits jobs if there are notes: a scan for due work doesn't see them.
+func (s *Store) cleanAdmitted(ctx context.Context, limit int) error {
+	c := &s.cleaner
+	var groups []core.Group
+	at := c.admitted
+	end, err := s.visit(ctx, limit, func(r *session.Result) {
+		c.admitted = admittedRow{core.Group{Queue: r.Text(0), Name: r.Text(1)}, r.Int(2)}
+		if r.Null(3) && !slices.Contains(groups, c.admitted.Group) {
+			groups = append(groups, c.admitted.Group)
+		}
+	}, s.sql.admittedAfter, at.Queue, at.Queue, []byte(at.Name), []byte(at.Name), at.job)
+	if end {
+		c.admitted = admittedRow{}
+	}
+	if err == nil && len(groups) > 0 {
+		err = s.change(ctx, func(t *tx) { t.NoteGroups(groups) })
+	}
+	if err != nil {
+		return err
+	}
+	none, err := s.visit(ctx, 1, func(*session.Result) {}, s.sql.findNotes)
+	c.notes.Store(err == nil && !none)
 	return err
 }
 

@@ -44,6 +44,7 @@ func (t *tx) deleteRows(all []*job, which func(j *job) bool) int64 {
 	}
 	slices.SortFunc(rows, func(a, b *core.Row) int { return cmp.Compare(a.ID, b.ID) })
 	t.Change(rows, func(*core.Row) {}, nil)
+	t.noteSlots(all, which)
 	return int64(len(rows))
 }
 
@@ -115,6 +116,9 @@ func (t *tx) CancelWaiting(ctx context.Context, queue string, ids []int64, retai
 		t.Add(t.s.sql.cancelWaiting, byRow("id, "+list, part, func(j *job) any { return j.Fence }), session.Positive(core.MS(retainDead)), session.Part{SQL: list})
 	}
 	t.Change(all, func(*core.Row) {}, nil)
+	if grouped := t.noteSlots(rows, hasSlot); len(grouped) > 0 {
+		t.LeaveGroups(grouped)
+	}
 	return t.Flush(ctx)
 }
 
@@ -128,7 +132,12 @@ func (t *tx) NoteCancelled(claims []*core.Row) {
 
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (r core.Step, err error) {
-	ids, err := t.following(ctx, &r, table.StateSegment(state, queue), after, limit)
+	var ids []int64
+	if state == backends.StateBlocked {
+		ids, err = t.followingBlocked(ctx, &r, queue, after, limit)
+	} else {
+		ids, err = t.following(ctx, &r, table.StateSegment(state, queue), after, limit)
+	}
 	if err != nil || len(ids) == 0 {
 		return r, err
 	}
@@ -137,8 +146,23 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, afte
 	if err != nil {
 		return r, err
 	}
-	r.N = t.deleteRows(rows, func(j *job) bool { return j.state == state })
+	r.N = t.deleteRows(rows, func(j *job) bool { return j.is(state) })
 	return r, nil
+}
+
+// followingBlocked is following for the blocked jobs of a queue.
+func (t *tx) followingBlocked(ctx context.Context, r *core.Step, queue string, after any, limit int64) (ids []int64, err error) {
+	last, ok := after.(listPlace)
+	if !ok {
+		last = listStart
+	}
+	t.blocked(queue, last, limit, func(r *session.Result) {
+		ids = append(ids, r.Int(0))
+		last = listPlace{group: r.Text(2), urgency: int32(r.Int(3)), sortKey: r.Optional(4), id: r.Int(0)}
+	})
+	err = t.Flush(ctx)
+	r.Seen, r.Last = int64(len(ids)), last
+	return ids, err
 }
 
 // following returns the ids of at most limit jobs of a `segment` after a position, in their order. It sets Seen and
@@ -188,7 +212,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 	if err != nil {
 		return 0, false, err
 	}
-	var now []*job // these are ready
+	var now []*job // these are ready, or blocked
 	var later []int64
 	var due session.Instant // of all; 0: each keeps its own
 	switch {
@@ -196,6 +220,10 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 		due = t.now + session.Instant(1000*core.MS(*c.Delay))
 	case !c.RunAt.IsZero():
 		due = session.Instant(c.RunAt.UnixMicro())
+	}
+	admitted := func(j *job) bool { return j.state == backends.StateReady && hasSlot(j) }
+	if slots := t.noteSlots(rows, admitted); len(slots) > 0 {
+		t.Add(t.s.sql.waitAgain, nil, session.IDs(slots))
 	}
 	for _, j := range rows {
 		if j.state != backends.StateReady && j.state != backends.StateScheduled {
@@ -205,6 +233,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			later = append(later, j.ID)
 		} else {
 			now = append(now, j)
+			ready = ready || j.group == "" && !admitted(j)
 		}
 	}
 	var priority any
@@ -222,5 +251,5 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 		}
 		t.register([]string{queue}) // a plain INSERT doesn't, and maintenance deletes the row of an idle queue
 	}
-	return int64(len(now) + len(later)), len(now) > 0, nil
+	return int64(len(now) + len(later)), ready, nil
 }

@@ -73,14 +73,32 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 			return nil, nil, err
 		}
 	}
+	for _, letters := range [][2]string{{table.Unnoticed, table.Noticed}, {table.Noticed, table.AfterBlocked}} {
+		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
+			from := letters[0]
+			if after.Queue != "" {
+				_, from = table.BlockedIn(from, after.Queue)
+			}
+			t.Each(func(r *session.Result) {
+				all = append(all, core.Counted{Queue: r.Text(0), State: backends.StateBlocked, N: r.Int(1)})
+			}, t.s.sql.queuesBlocked, from, letters[1], limit)
+			err = t.Flush(ctx)
+			return all, err
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
 	all, alone = tally.All()
 	return all, alone, nil
 }
 
 // counting returns the query that counts the rows of a queue in a state, up to a limit.
 func (s *statements) counting(state backends.State, queue string, limit int64) (sql string, args []any) {
-	if state == backends.StateClaimed {
+	switch state {
+	case backends.StateClaimed:
 		return s.countClaimed, []any{queue, limit}
+	case backends.StateBlocked:
+		return s.countBlocked, []any{table.Blocked(queue), limit}
 	}
 	return s.countSegment, []any{table.StateSegment(state, queue), limit}
 }
@@ -106,7 +124,8 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 		}
 		st.Paused = r.Int(5) != 0
 		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
-	}, t.s.sql.stats, in(backends.StateReady), limit, in(backends.StateScheduled), limit, queue, limit, in(backends.StateDone), limit, in(backends.StateDead), limit, queue, queue)
+		st.Blocked = r.Int(8)
+	}, t.s.sql.stats, in(backends.StateReady), limit, in(backends.StateScheduled), limit, queue, limit, in(backends.StateDone), limit, in(backends.StateDead), limit, queue, queue, table.Blocked(queue), limit)
 }
 
 // oldest reads the first row of each priority. Within a priority, positions are given in the order in
@@ -143,6 +162,7 @@ type listPlace struct {
 	urgency int32
 	sortKey *int64 // nil: NULL, which comes first
 	claimed session.Instant
+	group   string // of a blocked job: what follows the letter of its `segment`
 	id      int64
 }
 
@@ -171,6 +191,12 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 	switch p.State {
 	case backends.StateReady:
 		sql = t.s.sql.placeReady
+	case backends.StateBlocked:
+		t.Each(func(r *session.Result) {
+			found, from = true, listPlace{group: table.GroupSegment(p.Queue, r.Text(2)), urgency: int32(r.Int(0)), sortKey: r.Optional(1), id: id}
+		}, t.s.sql.placeBlocked, id, p.Queue)
+		err = t.Flush(ctx)
+		return from, found, err
 	case backends.StateScheduled:
 		sql = t.s.sql.placeScheduled
 	case backends.StateDone, backends.StateDead:
@@ -203,12 +229,21 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		return err
 	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
 		t.Each(read, t.s.sql.peekClaimed, p.Queue, from.claimed, from.claimed, from.id, p.Max)
+	case p.State == backends.StateBlocked:
+		t.blocked(p.Queue, from, int64(p.Max), read)
 	case p.Newest:
 		t.Each(read, t.s.sql.peekNewest, table.StateSegment(p.State, p.Queue), from.preceding(), p.Max)
 	default:
 		t.Each(read, t.s.sql.peek, table.StateSegment(p.State, p.Queue), from.following(), p.Max)
 	}
 	return t.Flush(ctx)
+}
+
+// blocked queues the query for at most limit blocked jobs of a queue after a position.
+func (t *tx) blocked(queue string, after listPlace, limit int64, f func(r *session.Result)) {
+	following := after.following().SQL
+	t.Each(f, t.s.sql.blocked, table.BlockedAfter(table.Unnoticed, queue, after.group, following), limit,
+		table.BlockedAfter(table.Noticed, queue, after.group, following), limit, limit)
 }
 
 // KeyHolder implements core.Reader.
@@ -248,7 +283,7 @@ func readView(r *session.Result) (v backends.View) {
 	v = backends.View{
 		ID: core.ID(r.Int(0)), Queue: r.Text(1), State: backends.State(r.Text(2)), Payload: r.Bytes(3), Priority: int16(r.Int(4)),
 		Attempt: int(r.Int(5)), MaxAttempts: int(r.Int(6)), EnqueuedAt: r.Instant(7).Time(), FinishedAt: r.Instant(10).Time(),
-		Key: r.Text(12), Result: r.Bytes(14),
+		Key: r.Text(12), Result: r.Bytes(14), Group: r.Text(15),
 	}
 	switch v.State {
 	case backends.StateScheduled:

@@ -46,6 +46,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		a.alive.Store(&x.alive)
 		alive = x.alive
 	}
+	o.Groups = o.Groups || a.cleaner.notes.Load()
 	return o, nil
 }
 
@@ -84,6 +85,8 @@ func (d *dueRows) read(r *session.Result) {
 		d.scheduled = append(d.scheduled, segmentStart{name, n})
 	case "due":
 		d.due = append(d.due, segmentStart{name, n})
+	case "groups":
+		d.Groups = true
 	case "alive":
 		d.alive = append(d.alive, n)
 	case "dead":
@@ -160,6 +163,7 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	}
 	if !q.Watched {
 		part(sql.dueSidecars)
+		part(sql.dueGroups)
 	}
 	t.queryFirstDue(q, part)
 	if q.Owners {
@@ -365,7 +369,11 @@ func (t *tx) findArrived(ids *[]int64, limit int) {
 // promote makes scheduled jobs ready.
 func (t *tx) promote(all []*job, promoted func(queue string)) {
 	for _, j := range all {
-		promoted(j.Queue)
+		if j.group != "" {
+			promoted("")
+		} else {
+			promoted(j.Queue)
+		}
 	}
 	t.makeReady(all, 0, t.s.sql.promote)
 }

@@ -17,13 +17,14 @@ type job struct {
 	claimedAt      session.Instant
 	runAt          session.Instant
 	expiresAt      session.Instant
+	group          string // which the job waits for; empty: none
 }
 
 // readJob reads a row of the statements lock and lock_free.
 func readJob(r *session.Result) *job {
-	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27)}
+	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27), group: r.Text(28)}
 	j.Row = core.Row{
-		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
+		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Group: r.Text(29), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
 		Token: backends.Token{Sidecar: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),
 		Lease: core.FromMS(r.Int(20)), Kept: j.keep > 0, Failed: r.Int(23) != 0, HasWorker: r.Int(24) != 0, Engine: j,
 		AttemptState: backends.AttemptState{
@@ -35,6 +36,14 @@ func readJob(r *session.Result) *job {
 		j.Attempts++
 	}
 	return j
+}
+
+// is reports whether the job is in a state.
+func (j *job) is(state backends.State) bool {
+	if j.state == backends.StateReady && j.runAt == 0 && j.group != "" {
+		return state == backends.StateBlocked
+	}
+	return j.state == state
 }
 
 // key returns the job's key in its queue.

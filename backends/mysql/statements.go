@@ -30,8 +30,8 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, renew, leave, lastWatcher, peers string
 	// sql/write.sql
-	insert, insertRow, insertDelayedRow, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
-	renewClaims, insertFailures, deleteFailures, insertExpiring, register, countReturn, readRequeues                                             string
+	insert, insertRow, insertDelayedRow, insertGrouped, endRow, endGroupedRow, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
+	renewClaims, insertFailures, deleteFailures, insertExpiring, register, countReturn, readRequeues                                                                                   string
 	// sql/keys.sql
 	oneKey, oneKeyOfJob, insertMissingKeys, missingKey, lockKeys, statesOfKeys, lockExistingKeys, lockFreeKeys, findKeys, takeKeys, takenKey, endKeys string
 	takeKeyBack                                                                                                                                       string
@@ -39,17 +39,20 @@ type statements struct {
 	pause, resume, anyInSegment, following, retry, changeReady, changeScheduled, changeScheduledAt string
 	cancelledJobs, cancelWaiting, noteCancelled                                                    string
 	// sql/inspect.sql
-	queuesPaused, queuesClaimed, queuesReady, queuesOthers, countClaimed, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
-	placeReady, placeScheduled, placeClaimed, placeFinished, chosen, keyHolder, view, failures, claimedBy, keysTaken                      string
+	queuesPaused, queuesClaimed, queuesReady, queuesBlocked, queuesOthers, countClaimed, countBlocked, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
+	placeReady, placeBlocked, placeScheduled, placeClaimed, placeFinished, blocked, chosen, keyHolder, view, failures, claimedBy, keysTaken                            string
 	// sql/maintain.sql
-	dueNow, dueArrived, dueSidecars, dueOwner, dueSchedule, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
-	dueScheduledAmong, dueClaimed                                                                                                                            string
-	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring               string
-	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                        string
-	pruneKeys                                                                                                                                                string
+	dueNow, dueArrived, dueGroups, dueSidecars, dueOwner, dueSchedule, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
+	dueScheduledAmong, dueClaimed                                                                                                                                       string
+	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring                          string
+	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                                   string
+	pruneKeys                                                                                                                                                           string
 	// sql/cleanup.sql
-	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
-	unreadableHeaders, replaceHeaders                                                                                                string
+	failuresAfter, admittedAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
+	unreadableHeaders, replaceHeaders                                                                                                               string
+	// sql/groups.sql
+	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, firstBlocked string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked                                                        string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -106,6 +109,9 @@ func render(clock string, v session.Server) *statements {
 		insert:            t.Get("insert", ""),
 		insertRow:         t.Get("insert_row", "queue state priority max_attempts timeout_ms run_at now now key headers payload"),
 		insertDelayedRow:  t.Get("insert_delayed_row", "queue state priority max_attempts timeout_ms now delay_us now now key headers payload"),
+		insertGrouped:     t.Get("insert_grouped", ""),
+		endRow:            t.Get("end_row", ""),
+		endGroupedRow:     t.Get("end_grouped_row", "group"),
 		inserted:          t.Get("inserted", ""),
 		ack:               t.Get("ack", "ids numbers sidecars"),
 		rowCount:          t.Get("row_count", ""),
@@ -158,7 +164,11 @@ func render(clock string, v session.Server) *statements {
 		countClaimed:   t.Get("count_claimed", "queue limit"),
 		countSegment:   t.Get("count_segment", "segment limit"),
 		oldestReady:    t.Get("oldest_ready", "segment after"),
-		stats:          t.Get("stats", "ready limit scheduled limit queue limit done limit dead limit queue queue"),
+		queuesBlocked:  t.Get("queues_blocked", segments),
+		countBlocked:   t.Get("count_blocked", "blocked limit"),
+		placeBlocked:   t.Get("place_blocked", "id queue"),
+		blocked:        t.Get("blocked", "unnoticed limit noticed limit limit"),
+		stats:          t.Get("stats", "ready limit scheduled limit queue limit done limit dead limit queue queue blocked limit"),
 		peek:           t.Get("peek", "segment following limit"),
 		peekNewest:     t.Get("peek_newest", "segment preceding limit"),
 		peekClaimed:    t.Get("peek_claimed", "queue after_at after_at after_id limit"),
@@ -175,6 +185,7 @@ func render(clock string, v session.Server) *statements {
 
 		dueNow:            t.Get("due_now", ""),
 		dueArrived:        t.Get("due_arrived", ""),
+		dueGroups:         t.Get("due_groups", ""),
 		dueSidecars:       t.Get("due_sidecars", ""),
 		dueOwner:          t.Get("due_owner", "gaps"),
 		dueSchedule:       t.Get("due_schedule", "schedules"),
@@ -209,6 +220,7 @@ func render(clock string, v session.Server) *statements {
 		pruneKeys:         t.Get("prune_keys", "queue now keys"),
 
 		failuresAfter:     t.Get("failures_after", "job limit"),
+		admittedAfter:     t.Get("admitted_after", "queue queue group group job limit"),
 		described:         t.Get("described", ""),
 		describe:          t.Get("describe", "version min_program database"),
 		scheduledAfter:    t.Get("scheduled_after", "segment"),
@@ -220,6 +232,26 @@ func render(clock string, v session.Server) *statements {
 		unregister:        t.Get("unregister", "queue requeues"),
 		unreadableHeaders: t.Get("unreadable_headers", ""),
 		replaceHeaders:    t.Get("replace_headers", "ids"),
+
+		noteGroup:     t.Get("note_group", "queue group"),
+		noteAll:       t.Get("note_all", "queue first blocked queue"),
+		leaveGroups:   t.Get("leave_groups", "ids"),
+		skipped:       t.Get("skipped", "ids"),
+		waitAgain:     t.Get("wait_again", "noticed ids"),
+		lockStripe:    t.Get("lock_stripe", "queue stripe"),
+		oneGroup:      t.Get("one_group", "queue group"),
+		notesOf:       t.Get("notes_of", "groups limit"),
+		groupLimits:   t.Get("group_limits", "queues"),
+		admittedOf:    t.Get("admitted_of", "groups"),
+		admittedRows:  t.Get("admitted_rows", "ids"),
+		firstBlocked:  t.Get("first_blocked", "number segment limit"),
+		deleteNotes:   t.Get("delete_notes", "notes"),
+		leaveAdmitted: t.Get("leave_admitted", "queue group jobs"),
+		enterAdmitted: t.Get("enter_admitted", "queue group job"),
+		notice:        t.Get("notice", "ids"),
+		admit:         t.Get("admit", "ids"),
+		findNotes:     t.Get("find_notes", "limit"),
+		findBlocked:   t.Get("find_blocked", "after before limit"),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),
@@ -234,7 +266,7 @@ func render(clock string, v session.Server) *statements {
 		moveGate:    t.Get("move_gate", "next advance queue"),
 		lockLimits:  t.Get("lock_limits", "queue"),
 		readLimits:  t.Get("read_limits", "queue"),
-		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst queue"),
+		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst group_limit group_skips queue"),
 		allLimits:   t.Get("all_limits", ""),
 
 		highestNamed: t.Get("highest_named", "limit"),
@@ -255,7 +287,7 @@ func render(clock string, v session.Server) *statements {
 			Position: t.Get("position", ""), Probe: t.Get("probe", "segment segment where"),
 		},
 	}
-	s.claims.InsertFailures, s.claims.InsertExpiring = s.insertFailures, s.insertExpiring
+	s.claims.InsertFailures, s.claims.InsertExpiring, s.claims.NoteGroup = s.insertFailures, s.insertExpiring, s.noteGroup
 	beginGalera := t.Get("begin_galera", "")
 	t.Done()
 	if v.Galera {

@@ -84,7 +84,12 @@ const rowsAtOnce = 500
 // insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
-	t.Add(t.s.sql.insert)
+	grouped := slices.ContainsFunc(jobs, func(j newJob) bool { return j.Group != "" })
+	if grouped {
+		t.Add(t.s.sql.insertGrouped)
+	} else {
+		t.Add(t.s.sql.insert)
+	}
 	var now any = session.Part{SQL: t.s.sql.clock}
 	if t.now != 0 {
 		now = t.now
@@ -99,11 +104,16 @@ func (t *tx) insertSome(jobs []newJob) {
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		maxAttempts, timeout, key := session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)), keyOrNull(j.Key)
+		maxAttempts, timeout, key := session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)), bytesOrNull(j.Key)
 		if j.Delay > 0 {
 			t.Text(t.s.sql.insertDelayedRow, j.Queue, string(j.state), int64(j.Priority), maxAttempts, timeout, now, 1000*core.MS(j.Delay), now, now, key, headers, payload)
 		} else {
 			t.Text(t.s.sql.insertRow, j.Queue, string(j.state), int64(j.Priority), maxAttempts, timeout, j.runAt, now, now, key, headers, payload)
+		}
+		if grouped {
+			t.Text(t.s.sql.endGroupedRow, bytesOrNull(j.Group))
+		} else {
+			t.Text(t.s.sql.endRow)
 		}
 	}
 	t.Each(func(r *session.Result) {
@@ -115,11 +125,11 @@ func (t *tx) insertSome(jobs []newJob) {
 	t.takeKeys(jobs, now)
 }
 
-func keyOrNull(key string) any {
-	if key == "" {
+func bytesOrNull(text string) any {
+	if text == "" {
 		return nil
 	}
-	return []byte(key)
+	return []byte(text)
 }
 
 func headersText(h map[string]string) any {
@@ -130,7 +140,7 @@ func headersText(h map[string]string) any {
 	return string(text)
 }
 
-// Ack implements core.Writer. It deletes jobs that are not kept, have no key and never failed, which are
+// Ack implements core.Writer. It deletes jobs that are not kept, have neither a key nor a group, and never failed, which are
 // nearly all of them. If it deletes another number of rows than there are leases, the transaction fails
 // with core.ErrNotAll.
 func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {

@@ -5,7 +5,7 @@
 --
 --   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
--- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC), group_name.
 -- All others are the sidecar's own. There are no triggers and no functions here:
 -- they would need rights that few applications have, and slow down each row.
 
@@ -48,6 +48,9 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   finished_at       DATETIME(6),
   prune_at          DATETIME(6),
   `key`             VARBINARY(255),
+  group_name        VARBINARY(256), -- a ready job with it is blocked: it waits for a slot of its group
+  admitted_group    VARBINARY(256), -- the group of a job that has a slot; group_name is NULL then
+  group_noticed     TINYINT, -- of a blocked job: a sidecar has noticed it; NULL: none has
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
   headers           JSON CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
   result            LONGBLOB,
@@ -58,9 +61,12 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
   --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
   --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end
-  -- (The next maintenance schedules a row in n, or makes it ready.)
-  segment           VARCHAR(129) CHARACTER SET ascii COLLATE ascii_bin AS (CASE state
-    WHEN 'ready' THEN IF(run_at IS NULL, CONCAT('r', queue), 'n')
+  -- (The next maintenance schedules a row in n, or makes it ready.) Each group has two more values:
+  --   a QUEUE!GROUP  blocked, and no sidecar has noticed it    b QUEUE!GROUP  the other blocked ones
+  -- GROUP is in hexadecimal digits. No queue has ! in its name.
+  segment           VARCHAR(642) CHARACTER SET ascii COLLATE ascii_bin AS (CASE state
+    WHEN 'ready' THEN IF(run_at IS NOT NULL, 'n', IF(group_name IS NULL, CONCAT('r', queue),
+      CONCAT(IF(group_noticed IS NULL, 'a', 'b'), queue, '!', HEX(group_name))))
     WHEN 'claimed' THEN CONCAT('c', LPAD(HEX(owner), 16, '0'))
     WHEN 'scheduled' THEN CONCAT('s', queue)
     WHEN 'done' THEN CONCAT('d', queue)
@@ -80,7 +86,8 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
     AND enqueued_at >= '1000-01-01' AND ready_at >= '1000-01-01'
     AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND prefetch_losses BETWEEN 0 AND 32767
-    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (`key` IS NULL OR LENGTH(`key`) > 0)),
+    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (`key` IS NULL OR LENGTH(`key`) > 0)
+    AND (group_name IS NULL OR LENGTH(group_name) BETWEEN 1 AND 255) AND admitted_group IS NULL),
   CONSTRAINT qsidecar_position CHECK (position > 0),
   -- Lists, counts and retention find finished jobs by this instant.
   CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
@@ -138,6 +145,8 @@ CREATE TABLE IF NOT EXISTS qsidecar_queues (
   rate        BIGINT, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     BIGINT,
   burst       BIGINT, -- how many jobs can start at once; NULL: what the rate allows in a second
+  group_limit BIGINT, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_skips TINYINT, -- whether a failed job gives up its slot of the group; NULL: it doesn't
   limits_at   DATETIME(6) -- when the limits were changed
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -188,6 +197,32 @@ CREATE TABLE IF NOT EXISTS qsidecar_schedules (
   payload  MEDIUMBLOB                                         NOT NULL, -- of its jobs
   KEY qsidecar_schedules_next (next_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Locks of admissions. Each group has one of the stripes of its queue.
+CREATE TABLE IF NOT EXISTS qsidecar_stripes (
+  queue  VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  stripe INT          NOT NULL,
+  passes BIGINT       NOT NULL DEFAULT 1, -- how often it was locked
+  PRIMARY KEY (queue, stripe)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Groups in which possibly a job has to be admitted. The transaction that freed a slot, or
+-- stored a job, stored the row. The next admission of the group deletes it.
+CREATE TABLE IF NOT EXISTS qsidecar_admissions (
+  queue      VARCHAR(128)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  group_name VARBINARY(256) NOT NULL,
+  note       BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY, -- so that no transaction waits for the row of another one
+  KEY qsidecar_admissions_group (queue, group_name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The jobs that have slots of groups. Only an admission stores a row. It can outlive the slot
+-- until the next admission of the group.
+CREATE TABLE IF NOT EXISTS qsidecar_admitted (
+  queue      VARCHAR(128)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  group_name VARBINARY(256) NOT NULL,
+  job        BIGINT         NOT NULL,
+  PRIMARY KEY (queue, group_name, job)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.

@@ -4,7 +4,7 @@
 -- fragment: ready_row
 -- A larger payload than :small is read later, if the job is claimed.
 id, priority, position, {bytes}, IF(LENGTH(payload) <= :small, payload, NULL), attempts, prefetch_losses, fence,
-  max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses
+  max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses, admitted_group
 
 -- fragment: oldest
 FROM {jobs} WHERE {in_segment} AND :where ORDER BY {in_order} LIMIT :limit
@@ -34,7 +34,7 @@ SELECT @qsidecar_urgency
 
 -- name: lock_ready
 -- Locks rows that a statement without locks found.
-SELECT {ready_row} FROM {by_id} WHERE id IN (:ids) AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE {skip_locked}
+SELECT {ready_row} FROM {by_id} WHERE id IN (:ids) AND state = 'ready' AND run_at IS NULL AND group_name IS NULL ORDER BY id FOR UPDATE {skip_locked}
 
 -- name: lock_queue
 -- Without SKIP LOCKED, one transaction at a time claims from a queue.
@@ -61,7 +61,7 @@ SELECT id, payload FROM qsidecar_jobs WHERE id IN (:ids)
 -- name: bury
 -- Makes a locked ready job dead whose payload cannot be delivered.
 UPDATE qsidecar_jobs SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead,
-  finished_at = :now, prune_at = :prune_at, last_error = :message
+  finished_at = :now, prune_at = :prune_at, last_error = :message, group_name = COALESCE(group_name, admitted_group), admitted_group = NULL
 WHERE id = :id
 
 -- name: probe

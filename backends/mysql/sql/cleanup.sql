@@ -4,6 +4,13 @@
 -- The second column is NULL if the job is gone.
 SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > :job ORDER BY f.job LIMIT :limit
 
+-- name: admitted_after
+-- The last column is NULL if the job has no slot any more.
+SELECT a.queue, a.group_name, a.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = a.job AND j.admitted_group = a.group_name)
+FROM qsidecar_admitted a
+WHERE a.queue > :queue OR a.queue = :queue AND (a.group_name > :group OR a.group_name = :group AND a.job > :job)
+ORDER BY a.queue, a.group_name, a.job LIMIT :limit
+
 -- name: described
 SELECT COUNT(*) FROM qsidecar_meta
 
@@ -35,6 +42,7 @@ FROM qsidecar_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :limit
 
 -- name: unregister
 DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused AND max_claimed IS NULL AND rate IS NULL
+  AND group_limit IS NULL AND group_skips IS NULL
 
 -- name: unreadable_headers
 -- Headers that prevent changes of a row on MariaDB: see headers.go.

@@ -3,12 +3,15 @@
 -- fragment: now_ns
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) * 1000
 
+-- fragment: limits
+q.max_claimed, q.rate, q.rate_ms, q.burst, q.group_limit, q.group_skips
+
 -- name: lock_gate
 -- It always writes: clusters with several writing servers compare only writes.
 INSERT INTO qsidecar_gates (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE passes = passes + 1
 
 -- name: read_gate
-SELECT q.max_claimed, q.rate, q.rate_ms, q.burst, q.limits_at > {now} - INTERVAL :settles_ms * 1000 MICROSECOND, {now_ns}, g.next_at
+SELECT {limits}, q.limits_at > {now} - INTERVAL :settles_ms * 1000 MICROSECOND, {now_ns}, g.next_at
 FROM qsidecar_gates g LEFT JOIN qsidecar_queues q ON q.queue = g.queue
 WHERE g.queue = :queue
 
@@ -32,10 +35,12 @@ UPDATE qsidecar_gates SET next_at = GREATEST(:next, {now_ns}) + :advance WHERE q
 INSERT INTO qsidecar_queues (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE paused = paused
 
 -- name: read_limits
-SELECT max_claimed, rate, rate_ms, burst FROM qsidecar_queues WHERE queue = :queue FOR UPDATE
+SELECT {limits} FROM qsidecar_queues AS q WHERE q.queue = :queue FOR UPDATE
 
 -- name: set_limits
-UPDATE qsidecar_queues SET max_claimed = :max_claimed, rate = :rate, rate_ms = :rate_ms, burst = :burst, limits_at = {now} WHERE queue = :queue
+UPDATE qsidecar_queues SET max_claimed = :max_claimed, rate = :rate, rate_ms = :rate_ms, burst = :burst,
+  group_limit = :group_limit, group_skips = :group_skips, limits_at = {now} WHERE queue = :queue
 
 -- name: all_limits
-SELECT max_claimed, rate, rate_ms, burst, queue FROM qsidecar_queues WHERE max_claimed IS NOT NULL OR rate IS NOT NULL ORDER BY queue
+SELECT {limits}, q.queue FROM qsidecar_queues AS q
+WHERE q.max_claimed IS NOT NULL OR q.rate IS NOT NULL OR q.group_limit IS NOT NULL OR q.group_skips IS NOT NULL ORDER BY q.queue

@@ -12,6 +12,9 @@ SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment > 'c' AND segment < 'd'
 -- name: count_segment
 SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :segment LIMIT :limit) AS x
 
+-- name: count_blocked
+SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE :blocked LIMIT :limit) AS x
+
 -- name: oldest_ready
 -- The first row of the next priority. Within a priority, positions are given in the order in which rows become ready.
 SELECT urgency, ready_at, {now} FROM {jobs} WHERE segment = :segment AND urgency > :after ORDER BY urgency, sort_key, id LIMIT 1
@@ -50,6 +53,12 @@ SELECT g.segment, g.n, (SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (q
 -- The other states than ready and claimed.
 SELECT g.segment, g.n, NULL, {now} FROM {segments}
 
+-- name: queues_blocked
+-- A `segment` has the queue before the group.
+SELECT g.queue, COUNT(*) FROM (SELECT SUBSTRING_INDEX(SUBSTRING(segment, 2), '!', 1) AS queue FROM {jobs}
+    WHERE segment > :after AND segment < :before ORDER BY segment LIMIT :limit) AS g
+GROUP BY g.queue ORDER BY g.queue
+
 -- name: stats
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :ready LIMIT :limit) AS x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :scheduled LIMIT :limit) AS x),
@@ -57,7 +66,8 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :ready LIMIT 
   (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :done LIMIT :limit) AS x),
   (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE segment = :dead LIMIT :limit) AS x),
   EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = :queue AND paused),
-  (SELECT MIN(claimed_at) FROM {jobs} WHERE segment > 'c' AND segment < 'd' AND queue = :queue), {now}
+  (SELECT MIN(claimed_at) FROM {jobs} WHERE segment > 'c' AND segment < 'd' AND queue = :queue), {now},
+  (SELECT COUNT(*) FROM (SELECT 1 FROM {jobs} WHERE :blocked LIMIT :limit) AS x)
 
 -- fragment: place
 -- Where a job is in a list: urgency and `sort_key`, and when it was claimed. It can be in another state by now.
@@ -79,6 +89,9 @@ SELECT {at}, claimed_at FROM qsidecar_jobs WHERE id = :id AND queue = :queue
 -- with at: 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)
 {place}
 
+-- name: place_blocked
+SELECT -priority, position, COALESCE(group_name, admitted_group) FROM qsidecar_jobs WHERE id = :id AND queue = :queue
+
 -- fragment: size
 id, {bytes} + COALESCE(LENGTH(result), 0)
 
@@ -90,13 +103,23 @@ SELECT {size} FROM {jobs} WHERE segment = :segment AND :following ORDER BY urgen
 -- :preceding is the condition that a row comes before a position.
 SELECT {size} FROM {jobs} WHERE segment = :segment AND :preceding ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT :limit
 
+-- name: blocked
+-- Blocked jobs of a queue, by group, in the order in which each admits them. :unnoticed and :noticed are the parts of the index
+-- after a position (table.BlockedAfter).
+(SELECT {size}, SUBSTRING(segment, 2) AS place, urgency, sort_key FROM {jobs}
+  WHERE :unnoticed ORDER BY segment, urgency, sort_key, id LIMIT :limit)
+UNION ALL
+(SELECT {size}, SUBSTRING(segment, 2), urgency, sort_key FROM {jobs}
+  WHERE :noticed ORDER BY segment, urgency, sort_key, id LIMIT :limit)
+ORDER BY place, urgency, sort_key, id LIMIT :limit
+
 -- name: chosen
 SELECT {size} FROM qsidecar_jobs WHERE id IN (:ids) AND queue = :queue
 
 -- name: view
-SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at,
-  worker, `key`, headers, result
-FROM qsidecar_jobs WHERE id IN (:ids) AND queue = :queue
+SELECT j.id, j.queue, {shown_state}, j.payload, j.priority, j.attempts, COALESCE(j.claim_max, j.max_attempts, 0), j.enqueued_at, j.run_at, j.claimed_at, j.finished_at,
+  j.worker, j.`key`, j.headers, j.result, COALESCE(j.group_name, j.admitted_group)
+FROM qsidecar_jobs j WHERE j.id IN (:ids) AND j.queue = :queue
 
 -- name: failures
 SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN (:ids) ORDER BY job, fence

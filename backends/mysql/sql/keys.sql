@@ -18,7 +18,7 @@ SELECT queue, `key`, job, state, expires_at FROM {keys} WHERE :keys FOR UPDATE
 
 -- name: states_of_keys
 -- A job that has not ended is in some state, or was deleted by hand.
-SELECT k.queue, k.`key`, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k
+SELECT k.queue, k.`key`, COALESCE((SELECT {shown_state} FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k
 WHERE (:keys) AND k.state IS NULL
 
 -- name: lock_existing_keys

@@ -9,6 +9,11 @@ SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}
 -- Whether there are plain INSERTs with a run_at.
 SELECT 'arrived', '', 1 FROM (SELECT 1 FROM {jobs} WHERE segment = 'n' LIMIT 1) AS x
 
+-- name: due_groups
+-- Whether there are blocked jobs, or limits of groups, which an operator can have lowered.
+SELECT 'groups', '', 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM {jobs} WHERE segment > 'a' AND segment < 'c')
+  OR EXISTS (SELECT 1 FROM qsidecar_queues WHERE group_limit IS NOT NULL OR limits_at > {now} - INTERVAL 1 HOUR)
+
 -- name: due_sidecars
 SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars
 
@@ -141,7 +146,7 @@ UPDATE {by_id} SET state = 'ready', ready_at = :now, position = TIMESTAMPDIFF(MI
 WHERE id IN (:ids)
 
 -- name: promote
--- with set: run_at = NULL
+-- with set: run_at = NULL, group_noticed = NULL
 {make_ready}
 
 -- name: existing

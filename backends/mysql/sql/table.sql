@@ -42,3 +42,7 @@ segment, urgency, sort_key, id
 -- fragment: bytes
 -- How many bytes of a row count against the limits: the payload, and headers that are larger than those that a sidecar stores.
 LENGTH(payload) + IF(LENGTH(headers) > 65536, LENGTH(headers), 0)
+
+-- fragment: shown_state
+-- The state of a job.
+IF(j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL, 'blocked', j.state)

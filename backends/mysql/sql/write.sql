@@ -4,23 +4,33 @@
 -- each row's value (table.Among, tx.byRow). The program writes it into the text.
 
 -- name: insert
--- The rows follow. {step} is how far the ids of one statement are apart. A Galera node changes it when another node
+-- The rows follow, each with its end. {step} is how far the ids of one statement are apart. A Galera node changes it when another node
 -- joins or leaves, also between two statements. So there {max_attempts} stores it while the rows are inserted.
 INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES
 
 -- name: insert_row
-(:queue, :state, :priority, {max_attempts}, :timeout_ms, :run_at, :now, :now, :key, :headers, :payload)
+(:queue, :state, :priority, {max_attempts}, :timeout_ms, :run_at, :now, :now, :key, :headers, :payload
 
 -- name: insert_delayed_row
-(:queue, :state, :priority, {max_attempts}, :timeout_ms, :now + INTERVAL :delay_us MICROSECOND, :now, :now, :key, :headers, :payload)
+(:queue, :state, :priority, {max_attempts}, :timeout_ms, :now + INTERVAL :delay_us MICROSECOND, :now, :now, :key, :headers, :payload
+
+-- name: insert_grouped
+-- The same with groups, which can be NULL. The transaction notes the groups of those that are blocked.
+INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload, group_name, group_noticed) VALUES
+
+-- name: end_row
+)
+
+-- name: end_grouped_row
+, :group, 1)
 
 -- name: inserted
 SELECT LAST_INSERT_ID(), {step}
 
 -- name: ack
--- Ends claims of jobs that are not kept, have no key and never failed.
+-- Ends claims of jobs that are not kept, have neither a key nor a group, and never failed.
 {delete_by_id} WHERE id IN (:ids) AND token_number = :numbers AND token_sidecar = :sidecars
-  AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL
+  AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL AND admitted_group IS NULL
 
 -- name: row_count
 -- How many rows the last statement changed.
@@ -29,7 +39,7 @@ SELECT ROW_COUNT()
 -- fragment: row
 id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max,
   backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at,
-  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at
+  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at, group_name, admitted_group
 
 -- name: lock
 SELECT {row} FROM {by_id} WHERE id IN (:ids) ORDER BY id FOR UPDATE

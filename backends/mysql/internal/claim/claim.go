@@ -63,7 +63,8 @@ type ready struct {
 	losses               int64
 	max, timeout         int64
 	urgency              int32
-	large                bool // its payload is fetched after it is taken
+	group                string // in which it has a slot; empty: none
+	large                bool   // its payload is fetched after it is taken
 }
 
 // smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
@@ -158,7 +159,7 @@ func (c *claim) lockFound(ctx context.Context, t Tx) error {
 func (c *claim) read(r *session.Result) {
 	j := ready{
 		id: r.Int(0), urgency: int32(-r.Int(1)), position: r.Int(2), size: r.Int(3), large: r.Null(4),
-		attempts: min(r.Int(5), 32767), unrecorded: r.Int(6), max: r.Int(8), timeout: r.Int(9), losses: r.Int(14),
+		attempts: min(r.Int(5), 32767), unrecorded: r.Int(6), max: r.Int(8), timeout: r.Int(9), losses: r.Int(14), group: r.Text(15),
 	}
 	j.Job = backends.Job{
 		ID: core.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.Bytes(4), Priority: int16(r.Int(1)), Fence: r.Int(7),

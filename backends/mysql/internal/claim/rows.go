@@ -123,5 +123,8 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		if expires != 0 {
 			t.Add(c.f.SQL.InsertExpiring, expires, r.id)
 		}
+		if r.group != "" {
+			t.Add(c.f.SQL.NoteGroup, p.Queue, []byte(r.group))
+		}
 	}
 }

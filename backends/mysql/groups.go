@@ -1,0 +1,295 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+)
+
+// hasSlot reports whether the job has a slot of its group.
+func hasSlot(j *job) bool { return j.Group != "" }
+
+// noteSlots notes the groups of those jobs that have slots and that `which` accepts, and returns their ids in ascending order.
+func (t *tx) noteSlots(all []*job, which func(j *job) bool) (ids []int64) {
+	groups := map[core.Group]bool{}
+	for _, j := range all {
+		if hasSlot(j) && which(j) {
+			ids, groups[core.Group{Queue: j.Queue, Name: j.Group}] = append(ids, j.ID), true
+		}
+	}
+	slices.Sort(ids)
+	t.NoteGroups(slices.Collect(maps.Keys(groups)))
+	return ids
+}
+
+// NoteGroups implements core.Grouper.
+func (t *tx) NoteGroups(groups []core.Group) {
+	notes := rowList{tx: t, head: t.s.sql.noteGroup}
+	for _, g := range groups {
+		t.wrote = true
+		notes.add(1024, g.Queue, []byte(g.Name))
+	}
+}
+
+// NoteAllGroups implements core.Grouper.
+func (t *tx) NoteAllGroups(queue string) {
+	t.wrote = true
+	before, _ := table.BlockedIn(table.Noticed, queue)
+	t.Add(t.s.sql.noteAll, queue, len(before)+1, table.Blocked(queue), queue)
+}
+
+// LeaveGroups implements core.Grouper.
+func (t *tx) LeaveGroups(ids []int64) {
+	t.wrote = true
+	t.Add(t.s.sql.leaveGroups, session.IDs(ids))
+	var skipped []int64
+	t.Ints(&skipped, t.s.sql.skipped, session.IDs(ids))
+	t.then = append(t.then, func() {
+		if len(skipped) > 0 {
+			t.Add(t.s.sql.waitAgain, nil, session.IDs(skipped))
+		}
+	})
+}
+
+// admission is what Admit has read about a group.
+type admission struct {
+	core.Group
+	entered []int64  // its jobs in qsidecar_admitted
+	slots   int      // those that no claimed or scheduled job has
+	members []member // the ready and the first blocked jobs
+	full    bool     // there can be more blocked jobs than members
+}
+
+// member is a job of a group that is ready or blocked.
+type member struct {
+	id, position int64
+	urgency      int32
+	blocked      bool
+}
+
+func compareMembers(a, b member) int {
+	order := cmp.Compare(a.urgency, b.urgency)
+	if order == 0 && a.blocked != b.blocked {
+		if order = -1; a.blocked {
+			order = 1
+		}
+	}
+	return cmp.Or(order, cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
+}
+
+// Admit implements core.Grouper. After the lock it reads without locks: until the commit other transactions can only free slots. Then it
+// locks the rows to change, except those that others have locked, and leaves alone those that others have changed.
+func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+	t.wrote = true
+	queues, stripes := core.StripesOf(groups)
+	for i, queue := range queues {
+		t.Add(t.s.sql.lockStripe, queue, int64(stripes[i]))
+	}
+	all, notes, unnoticed, err := t.readGroups(ctx, groups, limit)
+	if err != nil {
+		return nil, err
+	}
+	wanted := slices.Clone(unnoticed)
+	for i := range all {
+		for place, m := range all[i].members {
+			if m.blocked == (place < all[i].slots) {
+				wanted = append(wanted, m.id)
+			}
+		}
+	}
+	locked := map[int64]*job{}
+	slices.Sort(wanted)
+	rows, err := t.lockRows(ctx, slices.Compact(wanted), t.s.sql.lockFree)
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range rows {
+		locked[j.ID] = j
+	}
+	if len(notes) > 0 {
+		t.Add(t.s.sql.deleteNotes, session.IDs(notes))
+	}
+	backs := map[string][]member{}
+	enter := rowList{tx: t, head: t.s.sql.enterAdmitted}
+	var block, admit []int64
+	for i := range all {
+		a := &all[i]
+		down, up, more := a.decide(locked)
+		if block = append(block, down...); more {
+			again = append(again, a.Group)
+		}
+		for _, m := range up {
+			admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
+			enter.add(1024, a.Queue, []byte(a.Name), m.id)
+		}
+	}
+	t.changeSlots(block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool { return locked[id] == nil || !locked[id].is(backends.StateBlocked) }))
+	t.countReturns(slices.Collect(maps.Keys(backs)), func(queue string, returns int64) {
+		for _, m := range backs[queue] {
+			admitted(queue, m.urgency, m.position, returns)
+		}
+	})
+	return again, nil
+}
+
+// changeSlots queues the UPDATEs of locked rows. It marks as noticed those that it does not admit.
+func (t *tx) changeSlots(block, admit, notice []int64) {
+	slices.Sort(block)
+	slices.Sort(admit)
+	if notice = slices.DeleteFunc(notice, func(id int64) bool { _, is := slices.BinarySearch(admit, id); return is }); len(notice) > 0 {
+		slices.Sort(notice)
+		t.Add(t.s.sql.notice, session.IDs(notice))
+	}
+	if len(block) > 0 {
+		t.Add(t.s.sql.waitAgain, 1, session.IDs(block))
+	}
+	if len(admit) > 0 {
+		t.Add(t.s.sql.admit, session.IDs(admit))
+	}
+}
+
+// decide returns the ready jobs to block again and the blocked jobs to admit. more: there is more to admit, or its row was locked.
+func (a *admission) decide(locked map[int64]*job) (block []int64, admit []member, more bool) {
+	free := a.slots
+	for place, m := range a.members {
+		if m.blocked {
+			continue
+		}
+		if j := locked[m.id]; place >= a.slots && j != nil && j.is(backends.StateReady) && j.Group == a.Name {
+			block = append(block, m.id)
+		} else {
+			free--
+		}
+	}
+	for place, m := range a.members {
+		if !m.blocked || place >= a.slots || free <= 0 {
+			continue
+		}
+		free-- // also if its row is locked: a later job must not overtake it
+		if j := locked[m.id]; j != nil && j.is(backends.StateBlocked) && j.group == a.Name {
+			admit = append(admit, m)
+		} else {
+			more = true
+		}
+	}
+	return block, admit, more || a.full && free > 0
+}
+
+// anyGroup returns the condition that a row is of one of the groups.
+func (t *tx) anyGroup(groups []core.Group) session.Part {
+	var args []any
+	for _, g := range groups {
+		args = append(args, g.Queue, []byte(g.Name))
+	}
+	return session.Part{SQL: repeated(t.s.sql.oneGroup, " OR ", len(groups)), Args: args}
+}
+
+// readGroups reads the slots and the members of groups, and removes rows of qsidecar_admitted whose jobs have no slots any more. It also
+// returns notes of the groups, and at most limit jobs that no sidecar has noticed.
+func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (all []admission, notes, unnoticed []int64, err error) {
+	all = make([]admission, len(groups))
+	of := map[core.Group]*admission{}
+	limits := map[string]int64{}
+	var entered []int64
+	for i, g := range groups {
+		all[i].Group, of[g], limits[g.Queue] = g, &all[i], 1
+	}
+	t.Ints(&notes, t.s.sql.notesOf, t.anyGroup(groups), limit)
+	t.Each(func(r *session.Result) { limits[r.Text(0)] = max(r.Int(1), 1) }, t.s.sql.groupLimits, session.Texts(slices.Collect(maps.Keys(limits))))
+	t.Each(func(r *session.Result) {
+		a := of[core.Group{Queue: r.Text(0), Name: r.Text(1)}]
+		a.entered, entered = append(a.entered, r.Int(2)), append(entered, r.Int(2))
+	}, t.s.sql.admittedOf, t.anyGroup(groups))
+	if err := t.Flush(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	for i := range all {
+		all[i].slots = int(limits[all[i].Queue])
+	}
+	found := map[int64]bool{}
+	for part := range slices.Chunk(entered, core.BatchRows) {
+		t.Each(func(r *session.Result) {
+			a := of[core.Group{Queue: r.Text(1), Name: r.Text(2)}]
+			if a == nil {
+				return
+			}
+			if found[r.Int(0)] = true; backends.State(r.Text(3)) == backends.StateReady {
+				a.members = append(a.members, member{id: r.Int(0), urgency: int32(r.Int(4)), position: r.Int(5)})
+			} else {
+				a.slots--
+			}
+		}, t.s.sql.admittedRows, session.IDs(part))
+	}
+	t.readBlocked(all, limits, limit, &unnoticed)
+	if err := t.Flush(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	for i := range all {
+		a := &all[i]
+		slices.SortFunc(a.members, compareMembers)
+		if gone := slices.DeleteFunc(a.entered, func(id int64) bool { return found[id] }); len(gone) > 0 {
+			t.Add(t.s.sql.leaveAdmitted, a.Queue, []byte(a.Name), session.IDs(gone))
+		}
+	}
+	return all, notes, unnoticed, nil
+}
+
+// readBlocked queues one statement for the first blocked jobs of each group. It reads both kinds with one snapshot: a job that is
+// marked as noticed because of it is also among the members.
+func (t *tx) readBlocked(all []admission, limits map[string]int64, limit int, unnoticed *[]int64) {
+	counts := map[int64]int{}
+	read := func(r *session.Result) {
+		n := r.Int(0)
+		a, most := &all[n/2], int(min(limits[all[n/2].Queue], int64(limit)))
+		if n%2 == 0 && len(*unnoticed) < limit {
+			*unnoticed = append(*unnoticed, r.Int(1))
+		}
+		if counts[n]++; counts[n] <= most {
+			a.members = append(a.members, member{id: r.Int(1), urgency: int32(r.Int(2)), position: r.Int(3), blocked: true})
+			a.full = a.full || counts[n] == limit
+		}
+	}
+	for i := range all {
+		segment := table.GroupSegment(all[i].Queue, all[i].Name)
+		if i == 0 {
+			t.Each(read, t.s.sql.firstBlocked, 0, table.Unnoticed+segment, limit)
+		} else {
+			t.Text("\nUNION ALL ")
+			t.Text(t.s.sql.firstBlocked, 2*i, table.Unnoticed+segment, limit)
+		}
+		t.Text("\nUNION ALL ")
+		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(limits[all[i].Queue], int64(limit)))
+	}
+}
+
+// walkRows is how many entries of the index a walk reads for each group. It skips the other entries of a group that has more.
+const walkRows = 20
+
+// FindGroups implements core.GroupFinder.
+func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
+	t.Each(func(r *session.Result) { groups = append(groups, core.Group{Queue: r.Text(0), Name: r.Text(1)}) }, t.s.sql.findNotes, limit)
+	t.Each(func(r *session.Result) { groups = append(groups, table.GroupOf(r.Text(0))) }, t.s.sql.findBlocked, table.Unnoticed, table.Noticed, limit)
+	from := table.Noticed
+	if after.Queue != "" {
+		from += table.GroupSegment(after.Queue, after.Name)
+	}
+	walked, rows := 0, int64(0)
+	t.Each(func(r *session.Result) {
+		if rows += r.Int(1); walked < walk {
+			last = table.GroupOf(r.Text(0))
+			groups = append(groups, last)
+			walked++
+		}
+	}, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
+	t.s.cleaner.notes.Store(false)
+	if err = t.Flush(ctx); walked < walk && rows < int64(walkRows*walk) {
+		last = core.Group{}
+	}
+	return groups, last, err
+}

@@ -1,0 +1,75 @@
+-- Statements of groups. backends/internal/core/groups.go describes them.
+
+-- name: note_group
+-- Further rows can follow.
+INSERT INTO qsidecar_admissions (queue, group_name) VALUES (:queue, :group)
+
+-- name: note_all
+-- Notes all groups of a queue that have blocked or admitted jobs, after its limit changed. At :first the `segment` has the group.
+INSERT INTO qsidecar_admissions (queue, group_name)
+SELECT :queue, UNHEX(SUBSTRING(segment, :first)) FROM (SELECT DISTINCT segment FROM {jobs} WHERE :blocked) AS x
+UNION
+SELECT queue, group_name FROM qsidecar_admitted WHERE queue = :queue
+
+-- name: leave_groups
+-- Takes the slots from jobs that ended.
+UPDATE {by_id} SET group_name = admitted_group, admitted_group = NULL WHERE id IN (:ids) AND admitted_group IS NOT NULL AND state IN ('done', 'dead')
+
+-- name: skipped
+-- Jobs that give up their slots during their back-off. It is not a part of the UPDATE, which would lock the queues.
+SELECT j.id FROM qsidecar_jobs AS j WHERE j.id IN (:ids) AND j.state = 'scheduled' AND j.admitted_group IS NOT NULL
+  AND (SELECT q.group_skips FROM qsidecar_queues q WHERE q.queue = j.queue)
+
+-- name: wait_again
+-- Takes the slots from other jobs.
+UPDATE {by_id} SET group_name = admitted_group, admitted_group = NULL, group_noticed = :noticed WHERE id IN (:ids)
+
+-- name: lock_stripe
+-- It always writes: clusters with several writing servers compare only writes.
+INSERT INTO qsidecar_stripes (queue, stripe) VALUES (:queue, :stripe) ON DUPLICATE KEY UPDATE passes = passes + 1
+
+-- name: one_group
+queue = :queue AND group_name = :group
+
+-- name: notes_of
+SELECT note FROM qsidecar_admissions FORCE INDEX (qsidecar_admissions_group) WHERE :groups LIMIT :limit
+
+-- name: group_limits
+SELECT queue, group_limit FROM qsidecar_queues WHERE queue IN (:queues)
+
+-- name: admitted_of
+-- The jobs of groups that can have slots.
+SELECT queue, group_name, job FROM qsidecar_admitted FORCE INDEX (PRIMARY) WHERE :groups
+
+-- name: admitted_rows
+-- Those of them that have slots.
+SELECT id, queue, admitted_group, state, -priority, position FROM {by_id} WHERE id IN (:ids) AND admitted_group IS NOT NULL
+
+-- name: first_blocked
+-- The first jobs of one `segment` of a group, as a part of a statement.
+(SELECT {no_pushdown} :number, id, urgency, sort_key FROM {jobs} WHERE segment = :segment AND {uncovered} ORDER BY urgency, sort_key, id LIMIT :limit)
+
+-- name: delete_notes
+DELETE FROM a USING qsidecar_admissions AS a FORCE INDEX (PRIMARY) WHERE note IN (:notes)
+
+-- name: leave_admitted
+DELETE FROM a USING qsidecar_admitted AS a FORCE INDEX (PRIMARY) WHERE queue = :queue AND group_name = :group AND job IN (:jobs)
+
+-- name: enter_admitted
+-- Further rows can follow.
+INSERT IGNORE INTO qsidecar_admitted (queue, group_name, job) VALUES (:queue, :group, :job)
+
+-- name: notice
+-- A fence above 0 frees rows from a CHECK that is younger than they are.
+UPDATE {by_id} SET group_noticed = 1, fence = GREATEST(fence, 1) WHERE id IN (:ids)
+
+-- name: admit
+UPDATE {by_id} SET admitted_group = group_name, group_name = NULL, group_noticed = NULL, fence = GREATEST(fence, 1) WHERE id IN (:ids)
+
+-- name: find_notes
+SELECT queue, group_name FROM qsidecar_admissions ORDER BY note LIMIT :limit
+
+-- name: find_blocked
+-- The values of `segment` of the first blocked jobs in a range, and how many of these jobs have each.
+SELECT x.segment, COUNT(*) FROM (SELECT segment FROM {jobs} WHERE segment > :after AND segment < :before ORDER BY segment LIMIT :limit) AS x
+GROUP BY x.segment ORDER BY x.segment
