@@ -158,7 +158,7 @@ func (t *Times) next(after time.Time) time.Time {
 
 // nextBefore returns the first time after an instant and before the next change of the zone, and that change.
 func (t *Times) nextBefore(after time.Time) (found, until time.Time) {
-	start, until := after.In(t.zone).ZoneBounds()
+	start, until := t.bounds(after)
 	wall, offset := t.onWall(after), t.offset(after)
 	if t.fixed && !start.IsZero() {
 		if back := t.offset(start.Add(-time.Second)) - offset; back > 0 { // what the clock repeats ran already
@@ -173,6 +173,17 @@ func (t *Times) nextBefore(after time.Time) (found, until time.Time) {
 		return time.Time{}, until
 	}
 	return found, until
+}
+
+// bounds returns two instants between which the zone doesn't change: the last one at or before `at`, and one after it. Zero: there is none.
+// Go takes each year of a rule such as that of Europe/Berlin for 365 days long. On the last day of a leap year it returns the beginning
+// of that day as the end, too.
+func (t *Times) bounds(at time.Time) (start, until time.Time) {
+	start, until = at.In(t.zone).ZoneBounds()
+	if !until.IsZero() && !until.After(at) {
+		until = at.Add(24 * time.Hour)
+	}
+	return start, until
 }
 
 // skipped returns the times on the wall that the change passes over.
@@ -224,7 +235,7 @@ func (t *Times) NextChange(after, before time.Time) (c Change, found bool) {
 		return c, false
 	}
 	for at := after; ; {
-		_, until := at.In(t.zone).ZoneBounds()
+		_, until := t.bounds(at)
 		if until.IsZero() || !until.Before(before) {
 			return c, false
 		}

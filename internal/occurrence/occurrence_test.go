@@ -210,3 +210,23 @@ func TestNextChange(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestEndOfALeapYear checks the last day of leap years that only the rule of a zone describes, which Go ends at its own beginning.
+func TestEndOfALeapYear(t *testing.T) {
+	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"} {
+		hourly := times(t, Rule{Cron: "0 * * * *", Zone: zone})
+		for _, year := range []int{2000, 2028, 2096, 2400} {
+			at := time.Date(year, 12, 29, 0, 0, 0, 0, time.UTC)
+			for range 5 * 24 {
+				next := hourly.Next(at)
+				if next.Sub(at) != time.Hour && next.Sub(at) != time.Hour/2 { // half an hour: a zone whose offset has one
+					t.Fatalf("%s: after %v comes %v", zone, at, next)
+				}
+				at = next
+				if c, found := hourly.NextChange(at, at.AddDate(0, 1, 0)); found {
+					t.Fatalf("%s: after %v the clock changes at %v", zone, at, c.At)
+				}
+			}
+		}
+	}
+}

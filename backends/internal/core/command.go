@@ -68,7 +68,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, err
 	}
 	s.gaveBack(backs)
-	admitted := s.admitNow(ctx, changedGroups(&c, states))
+	admitted := s.Admit(ctx, changedGroups(&c, states))
 	if c.Unchanged != nil && len(c.IDs) > 0 {
 		c.Unchanged(unchanged(&c, states))
 	}
@@ -85,7 +85,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 func changedGroups(c *backends.Command, states []JobState) (groups []Group) {
 	for _, j := range states {
 		if j.Group != "" && c.Changes(j.State) {
-			groups = append(groups, Group{c.Queue, j.Group})
+			groups = append(groups, Group{Queue: c.Queue, Name: j.Group})
 		}
 	}
 	return distinctGroups(groups)
