@@ -18,6 +18,7 @@ type Limits struct {
 // GroupOnFailure is what a failed job of a group does during its back-off.
 type GroupOnFailure string
 
+// The two kinds.
 const (
 	GroupHolds GroupOnFailure = ""     // it keeps its slot of the group, so that with a limit of 1 no later job overtakes it
 	GroupSkips GroupOnFailure = "skip" // it gives its slot up, and waits for the group again after the back-off

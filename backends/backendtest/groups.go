@@ -424,7 +424,7 @@ var groupTests = map[string]func(*kit){
 		second := k.OpenAnother()
 		k.join(second, other)
 		k.enqueueMembers("a1", "a2", "a3")
-		b := []backends.Backend{k, second}
+		b := []backends.Backend{k.Backend, second}
 		for i, want := range []string{"a1", "a2", "a3"} {
 			r, err := b[(i+1)%2].Commit(k.Context(), k.claimBatch(me, 5, 0, policy("q")))
 			if err != nil {

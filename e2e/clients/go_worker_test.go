@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,28 +116,6 @@ func TestGoExample(t *testing.T) {
 	clientlib.RunExample(t, cmd)
 	if left := s.JobsInFile(t); len(left) > 0 {
 		t.Errorf("jobs %v are left", left)
-	}
-}
-
-// greeted runs a README's example until it has greeted Ada, and then stops it.
-func greeted(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "hello, Ada\n" {
-		t.Errorf("it printed %q, want the greeting of Ada (%v)", line, err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v, want the exit code 0", err)
 	}
 }
 

@@ -62,7 +62,10 @@ func capOverNodes(t *testing.T, nodes []*testserver.MySQL) {
 					}
 					for _, j := range r.Jobs { // none after an error, such as a conflict with another node
 						now := running.Add(1)
-						for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+						for {
+							if m := most.Load(); now <= m || most.CompareAndSwap(m, now) {
+								break
+							}
 						}
 						if now > limit {
 							t.Errorf("%d jobs run at a time", now)

@@ -1,6 +1,7 @@
 package occurrence
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"regexp"
@@ -40,7 +41,7 @@ type Times struct {
 // searched is for how many years a time is searched for. 29 February is missing for eight years around 2100.
 const searched = 12
 
-var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom | cron.Descriptor |
+var parser = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom | cron.Descriptor |
 	cron.DowNth | cron.DowLast | cron.DomL | cron.DomW).WithMaxSearchYears(searched)
 
 var (
@@ -54,13 +55,13 @@ func Parse(r Rule) (*Times, error) {
 	t := &Times{every: r.Every}
 	switch {
 	case r.Cron == "" && r.Every == 0:
-		return nil, fmt.Errorf("it has no time: set cron or every")
+		return nil, errors.New("it has no time: set cron or every")
 	case r.Cron != "" && r.Every != 0:
-		return nil, fmt.Errorf("it has both cron and every: set one of them")
+		return nil, errors.New("it has both cron and every: set one of them")
 	case r.Splay < 0 || r.Splay > MaxSplay || r.Splay%time.Second != 0:
 		return nil, fmt.Errorf("the splay %v isn't one: use whole seconds, at most %v", r.Splay, MaxSplay)
 	case r.Cron == "" && r.Zone != "":
-		return nil, fmt.Errorf("a time zone has no meaning for every: remove tz, or use cron")
+		return nil, errors.New("a time zone has no meaning for every: remove tz, or use cron")
 	case r.Cron == "" && (r.Every < MinEvery || r.Every > MaxEvery || r.Every%time.Second != 0):
 		return nil, fmt.Errorf("the interval %v isn't one: use whole seconds from %v to %v", r.Every, MinEvery, MaxEvery)
 	}
@@ -89,9 +90,9 @@ func parse(text string) (s cron.Schedule, fixed bool, err error) {
 	fields := strings.Fields(text)
 	switch {
 	case len(fields) == 0:
-		return nil, false, fmt.Errorf("it is empty")
+		return nil, false, errors.New("it is empty")
 	case strings.HasPrefix(strings.ToLower(fields[0]), "@every"):
-		return nil, false, fmt.Errorf("@every isn't known here: use every")
+		return nil, false, errors.New("@every isn't known here: use every")
 	case strings.HasPrefix(fields[0], "@"):
 		for _, d := range descriptors {
 			if len(fields) == 1 && fields[0] == d {
@@ -101,7 +102,7 @@ func parse(text string) (s cron.Schedule, fixed bool, err error) {
 		}
 		return nil, false, fmt.Errorf("it isn't known: use five fields, or one of %s", strings.Join(descriptors, ", "))
 	case strings.Contains(fields[0], "="):
-		return nil, false, fmt.Errorf("the time zone doesn't belong into it: use tz")
+		return nil, false, errors.New("the time zone doesn't belong into it: use tz")
 	case len(fields) != 5:
 		return nil, false, fmt.Errorf("it has %d fields: use five (minute, hour, day of the month, month, day of the week)", len(fields))
 	}

@@ -101,7 +101,7 @@ func TestAgainstPython(t *testing.T) {
 		}
 	}
 	want := map[string][]string{}
-	for _, line := range strings.Fields(strings.ReplaceAll(walk(t, ranges, expressions), " ", "_")) {
+	for line := range strings.FieldsSeq(strings.ReplaceAll(walk(t, ranges, expressions), " ", "_")) {
 		part := strings.Split(strings.ReplaceAll(line, "_", " "), "|")
 		zone := strings.ReplaceAll(part[0], " ", "_")
 		want[zone+"|"+part[2]] = append(want[zone+"|"+part[2]], part[1])

@@ -165,7 +165,7 @@ func latest(t *occurrence.Times, from, until time.Time, n int) (last []time.Time
 		if whole {
 			start = from.Add(-time.Millisecond)
 		}
-		last, earlier = nil, 0
+		last = nil
 		for at := t.Next(start); !at.IsZero() && !at.After(until); at = t.Next(at) {
 			last = append(last, at)
 		}

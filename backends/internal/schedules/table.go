@@ -402,7 +402,7 @@ func (f *firing) fire(ctx context.Context, k kind, name string) error {
 			return nil
 		}, func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
 			return f.stored(ctx, sql, r, &out)
-		}, func() []string { return out.freed() })
+		}, out.freed)
 		if err != nil {
 			return err
 		}
