@@ -48,6 +48,7 @@ func workGroups(t *testing.T, name string, nodes []*testserver.MySQL) {
 		for r, err = s.Commit(t.Context(), b); again(err); {
 			r, err = s.Commit(t.Context(), b)
 		}
+		s.Admit(t.Context(), r.Groups)
 		return r
 	}
 	var wg sync.WaitGroup

@@ -16,9 +16,11 @@ func TestAdmissionCountsAfterItsLock(t *testing.T) {
 		first, second := open(t, Options{URL: url}), open(t, Options{URL: url})
 		enqueue := func(s *Store, priority int16) {
 			w := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Group: "a", Priority: priority}}}
-			if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{w}}); err != nil {
+			r, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{w}})
+			if err != nil {
 				t.Error(err)
 			}
+			s.Admit(t.Context(), r.Groups)
 		}
 		done := make(chan struct{})
 		first.beforeCommit(func() { // the commit that stores the job

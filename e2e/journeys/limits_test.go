@@ -53,7 +53,8 @@ func TestLimitCommand(t *testing.T) {
 	run("--rate", "1/s").WantError(t, 2, "which queue")
 	run("api", "--rate", "fast").WantError(t, 2, "100/s")
 	run("api", "--burst", "5").WantError(t, 2, "burst belongs to a rate")
-	run("api", "--group-limit", "2").WantError(t, 1, "use PostgreSQL")
+	lists([]string{"api", "--group-limit", "2"}, "limited api")
+	lists([]string{"api", "--group-limit", "0"}, "limited api")
 	run("api", "--max-claimed", "-1").WantError(t, 2, "max_claimed")
 }
 

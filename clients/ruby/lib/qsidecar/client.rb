@@ -158,6 +158,8 @@ module Qsidecar
       fields[:key] = Codec.text(key) if key
       fields[:delete] = true if delete
       send_request("cancel", fields)["count"]
+    end
+
     # limit changes the limits of a queue, on all hosts together. Limits that are nil stay as they are;
     # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
     # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. none: first
