@@ -89,7 +89,11 @@ func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.
 	}
 	for _, j := range rows {
 		fence, ok := cancelled[j.ID]
-		all = append(all, core.JobState{ID: j.ID, State: j.state, Cancelled: ok && fence == j.Fence})
+		state := j.state
+		if state == backends.StateReady && j.group != "" {
+			state = backends.StateBlocked
+		}
+		all = append(all, core.JobState{ID: j.ID, State: state, Group: cmp.Or(j.group, j.Group), Cancelled: ok && fence == j.Fence})
 	}
 	return all, nil
 }
@@ -116,9 +120,6 @@ func (t *tx) CancelWaiting(ctx context.Context, queue string, ids []int64, retai
 		t.Add(t.s.sql.cancelWaiting, byRow("id, "+list, part, func(j *job) any { return j.Fence }), session.Positive(core.MS(retainDead)), session.Part{SQL: list})
 	}
 	t.Change(all, func(*core.Row) {}, nil)
-	if grouped := t.noteSlots(rows, hasSlot); len(grouped) > 0 {
-		t.LeaveGroups(grouped)
-	}
 	return t.Flush(ctx)
 }
 

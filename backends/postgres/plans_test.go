@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -135,7 +136,7 @@ func pagesOfAClaim(t *testing.T, s *Store) int64 {
 	t.Helper()
 	q := s.claimStatement(claimBatch(1, 10, 0).Claims[0].Queues[0], 10, true)
 	return pages(t, s, q.SQL, q.Arguments...) +
-		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, false, nil) +
+		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, false, nil, int64(1), int64(core.ManagedSchedules)) +
 		pages(t, s, s.sql.lookKeys, nil)
 }
 
