@@ -61,6 +61,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_history TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_requeues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_cancelled TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_schedules TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_commits TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_leases TO {r};
 GRANT SELECT ON {s}.qsidecar_meta TO {r};
