@@ -224,7 +224,7 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "has no right to read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
 		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_sequence FROM tableless")
 		has(t, examined(t, o, diagnose.DefaultThresholds()),
-			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_capped", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
+			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_admissions", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
 			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_sequence", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_sequence TO \"tableless\""})
 		// The proposed fix works.
 		for _, f := range examined(t, o, diagnose.DefaultThresholds()) {
