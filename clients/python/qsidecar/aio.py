@@ -16,7 +16,7 @@ from . import client as _client
 from . import errors
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, limit_fields, lost_of, many_fields, stats_fields
+from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -177,6 +177,31 @@ class AsyncClient:
     ) -> None:
         """Changes the limits of a queue: see Client.limit."""
         await self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
+
+    async def schedule(
+        self,
+        name: str,
+        cron: Optional[str] = None,
+        *,
+        queue: str,
+        every: Optional[Seconds] = None,
+        tz: Optional[str] = None,
+        payload: Any = None,
+        raw: Optional[bytes] = None,
+        splay: Optional[Seconds] = None,
+        priority: int = 0,
+        headers: Optional[Mapping[str, str]] = None,
+        missed: Optional[str] = None,
+        overlap: Optional[str] = None,
+        source: Optional[str] = None,
+        version: Optional[int] = None,
+        request_timeout: Optional[float] = None,
+    ) -> str:
+        """Declares a schedule: see Client.schedule."""
+        fields = schedule_fields(
+            name, cron, queue, every, tz, payload, raw, splay, priority, headers, missed, overlap, source, version
+        )
+        return str((await self._call("schedule", fields, request_timeout))["declared"]["outcome"])
 
     async def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""

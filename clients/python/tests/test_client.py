@@ -160,8 +160,6 @@ class Errors(Case):
         self.assertEqual((caught.exception.code, caught.exception.field, caught.exception.index), ("bad_request", "queue", 1))
         with self.assertRaises(qsidecar.UnknownOp):
             self.client.request("of_a_later_version")
-        with self.assertRaises(qsidecar.Unsupported):
-            self.client.request("enqueue", queue=self.q, group="g")
         with self.assertRaises(qsidecar.TooLarge):
             self.client.enqueue(self.q, raw=bytes(self.client._session.server["max_payload"] + 1))
         with self.assertRaises(qsidecar.TooLarge):
