@@ -36,6 +36,10 @@ type Database struct {
 	EmptyTable  func(table string)
 	SmallTables []string
 
+	// RemoveTable takes one of SmallTables away until the function that it returns is called. It is nil if the engine has no tables,
+	// or needs all of them.
+	RemoveTable func(table string) (back func())
+
 	// RefuseJobs makes the database refuse every new job of a queue from now on, as a trigger of
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)

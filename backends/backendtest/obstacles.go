@@ -11,8 +11,10 @@ import (
 )
 
 var obstacleTests = map[string]func(*kit){
-	"RefusedRowsHideNoOther":       func(k *kit) { k.besideRefusedRows(false) },
-	"RefusedRowsHideNoOtherIfLIFO": func(k *kit) { k.besideRefusedRows(true) },
+	"RefusedRowsHideNoOther":                    func(k *kit) { k.besideRefusedRows(false) },
+	"RefusedRowsHideNoOtherIfLIFO":              func(k *kit) { k.besideRefusedRows(true) },
+	"JobsBecomeReadyWithoutTheTableOfCancels":   func(k *kit) { k.promotesWithout("cancelled") },
+	"JobsBecomeReadyWithoutTheTableOfSchedules": func(k *kit) { k.promotesWithout("schedules") },
 	"MoreRefusedRowsThanAClaimTries": func(k *kit) {
 		if k.RefuseChanges == nil {
 			return
@@ -376,4 +378,22 @@ func (k *kit) besideRefusedRows(lifo bool) {
 	k.enqueue(badJob("late", 0))
 	k.wantJobs(k.claimAll(p, 5), append(refused, "late")...) // in one claim: tries take a tenth of the time
 	k.wantObstacles(backends.DoingClaim, 0)
+}
+
+// promotesWithout checks that maintenance makes due jobs ready, and reports the error, while a table that it doesn't need for them
+// is missing.
+func (k *kit) promotesWithout(table string) {
+	k.Helper()
+	if k.RemoveTable == nil {
+		return
+	}
+	k.enqueue(backends.NewJob{Queue: "q", Payload: []byte("a"), Delay: time.Minute})
+	k.AdvanceClock(2 * time.Minute)
+	back := k.RemoveTable(table)
+	r, err := k.Maintain(k.Context(), backends.Maintenance{Sidecar: me, Limit: 10})
+	if err == nil || r.Promoted != 1 {
+		k.Errorf("promoted %d, %v; want 1, and the error of the table", r.Promoted, err)
+	}
+	back()
+	k.maintain(backends.Maintenance{Sidecar: me})
 }

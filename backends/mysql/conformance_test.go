@@ -177,8 +177,12 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		LoseCommit:   s.loseCommit,
 		BeforeCommit: s.beforeCommit,
 		CommitErrors: s.commitErrors(),
-		EmptyTable:   func(table string) { must(t, m, name, "TRUNCATE qsidecar_"+table) },
-		SmallTables:  []string{"meta", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "schedules", "history", "commits"},
+		RemoveTable: func(table string) func() {
+			must(t, m, name, "RENAME TABLE qsidecar_"+table+" TO away")
+			return func() { must(t, m, name, "RENAME TABLE away TO qsidecar_"+table) }
+		},
+		EmptyTable:  func(table string) { must(t, m, name, "TRUNCATE qsidecar_"+table) },
+		SmallTables: []string{"meta", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "cancelled", "schedules", "history", "commits"},
 		RefuseJobs: func(queue, reason string) {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))

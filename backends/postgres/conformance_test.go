@@ -238,8 +238,12 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		LoseCommit:   s.loseCommit,
 		BeforeCommit: s.beforeCommit,
 		CommitErrors: s.commitErrors(),
-		EmptyTable:   func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
-		SmallTables:  []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "schedules", "stripes", "admissions", "history", "epoch"},
+		RemoveTable: func(table string) func() {
+			x.must(t, "ALTER TABLE {s}.qsidecar_"+table+" RENAME TO away")
+			return func() { x.must(t, "ALTER TABLE {s}.away RENAME TO qsidecar_"+table) }
+		},
+		EmptyTable:  func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
+		SmallTables: []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "schedules", "stripes", "admissions", "history", "epoch"},
 		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;

@@ -200,27 +200,6 @@ func peekOne(t *testing.T, s *Store, state backends.State) string {
 	return v[0].ID
 }
 
-// TestMaintenanceWithoutTheTableOfCancels checks that due jobs become ready, and claims end, while the table of cancelled claims is
-// gone, or the role has no right to it.
-func TestMaintenanceWithoutTheTableOfCancels(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		s := open(t, Options{URL: filled(t, p)})
-		beat(t, s, 1)
-		must(t, s.o.URL, `ALTER TABLE qsidecar.qsidecar_cancelled RENAME TO away`)
-		if _, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Delay: time.Nanosecond}}}}}); err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Maintain(t.Context(), backends.Maintenance{Sidecar: 1, Limit: 10})
-		if err == nil || r.Promoted != 1 {
-			t.Errorf("promoted %d, %v; want 1, and the error of the table", r.Promoted, err)
-		}
-		must(t, s.o.URL, `ALTER TABLE qsidecar.away RENAME TO qsidecar_cancelled`)
-		if _, err := s.Maintain(t.Context(), backends.Maintenance{Sidecar: 1, Limit: 10}); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestErrors(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})

@@ -20,7 +20,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	var cancelled []int64
 	look := s.sql.look
 	if !q.Cancelled {
-		look = s.sql.lookUncancelled
+		look = s.sql.lookJobs
 	}
 	read := func(rows pgx.Rows) error {
 		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled, &fireAt, &o.Groups)

@@ -40,7 +40,7 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
-	look, lookUncancelled, lookKeys, cancelled, forgetCancelled, forgetOwners, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
+	look, lookJobs, lookKeys, cancelled, forgetCancelled, forgetOwners, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
 	// sql/command.sql
 	retry, retryFrom, change, lockClaimed, states, cancelWaiting, noteCancelled, delete, pause, resume, anyReady string
 	// sql/inspect.sql
@@ -138,7 +138,7 @@ func render(schema string) *statements {
 		findGroups:  t.Get("find_groups", "after_queue after_group walk limit"),
 
 		look:            t.Get("look", look),
-		lookUncancelled: t.Get("look_uncancelled", look),
+		lookJobs:        t.Get("look_jobs", look),
 		cancelled:       t.Get("cancelled", "owner"),
 		forgetCancelled: t.Get("forget_cancelled", "owner sidecars numbers"),
 		forgetOwners:    t.Get("forget_owners", ""),

@@ -58,6 +58,15 @@ func TestConformance(t *testing.T) {
 				}
 				s.fault.Store(&hook)
 			},
+			RemoveTable: func(table string) func() {
+				rename := func(from, to string) {
+					if err := exec(t, s, "ALTER TABLE "+from+" RENAME TO "+to); err != nil {
+						t.Fatal(err)
+					}
+				}
+				rename("qsidecar_"+table, "away")
+				return func() { rename("away", "qsidecar_"+table) }
+			},
 			EmptyTable: func(table string) {
 				if err := exec(t, s, "DELETE FROM "+table); err != nil {
 					t.Fatal(err)

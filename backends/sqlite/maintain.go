@@ -23,14 +23,13 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		if err := t.findLostOwners(&o); err != nil {
 			return err
 		}
-		if err := t.query(t.sql.deadAndDue, func(r row) error {
-			if o.Dead = r.int(0) != 0; !r.null(1) {
-				at := time.UnixMilli(r.int(1))
-				o.FireAt = &at
-			}
-			return nil
-		}, int64(q.Schedules)); err != nil {
+		if err := t.query(t.sql.anyDead, func(r row) error { o.Dead = r.int(0) != 0; return nil }); err != nil {
 			return err
+		}
+		if q.Schedules != core.NoSchedules {
+			if o.FireAt, err = t.first(t.sql.firesAt, 0, int64(q.Schedules)); err != nil {
+				return err
+			}
 		}
 		if q.Prune {
 			if o.Jobs, err = t.first(t.sql.expired, 2, t.now); err != nil {

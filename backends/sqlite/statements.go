@@ -28,9 +28,9 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
-	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, deadAndDue, forget, expired, expiredKeys, dropKey string
-	cancelled, forgetCancelled, forgetOwners                                                                                             string
-	anyReady, hasGroups, oldMarked, oldMarks                                                                                             string
+	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, anyDead, firesAt, forget, expired, expiredKeys, dropKey string
+	cancelled, forgetCancelled, forgetOwners                                                                                                   string
+	anyReady, hasGroups, oldMarked, oldMarks                                                                                                   string
 	// sql/command.sql
 	inState, retry, schedule, moveBack, pause, resume, waiting, cancel, wasCancelled, noteCancelled string
 	// sql/inspect.sql
@@ -96,7 +96,8 @@ var render = sync.OnceValue(func() *statements {
 		lives:           t.Get("lives", "sidecar"),
 		markSilent:      t.Get("mark_silent", "sidecar heartbeats now max_expiry"),
 		deadSidecars:    t.Get("dead_sidecars", ""),
-		deadAndDue:      t.Get("dead_and_due", "schedules"),
+		anyDead:         t.Get("any_dead", ""),
+		firesAt:         t.Get("fires_at", "schedules limit"),
 		forget:          t.Get("forget", "sidecar"),
 		cancelled:       t.Get("cancelled", "owner"),
 		forgetCancelled: t.Get("forget_cancelled", "owner token_sidecar token_number"),

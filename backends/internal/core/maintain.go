@@ -107,7 +107,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 		}
 	}
 	o, err := s.findDue(ctx, w, true)
-	if outage := failed(err); err != nil && !outage { // a table that only pruning or a cancel uses can be out of order
+	if outage := failed(err); err != nil && !outage { // a table that only pruning, cancels or schedules use can be out of order
 		w.Prune = false
 		o, err = s.findDue(ctx, w, false)
 		failed(err)
@@ -409,21 +409,22 @@ const (
 	searchEvery = 5 * time.Second
 )
 
-func (s *Store) findDue(ctx context.Context, w backends.Maintenance, cancelled bool) (o dueWork, err error) {
+// findDue calls Driver.FindDue. With all it also looks for cancelled claims and schedules, which are in tables of their own.
+func (s *Store) findDue(ctx context.Context, w backends.Maintenance, all bool) (o dueWork, err error) {
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !w.Watched && !s.LocalTime().Before(s.owners.next)
 		s.owners.mu.Unlock()
-		o, err = s.findDueOnce(ctx, w, owners, cancelled)
+		o, err = s.findDueOnce(ctx, w, owners, all)
 		if err == nil && o.Dead && !owners {
-			o, err = s.findDueOnce(ctx, w, true, cancelled)
+			o, err = s.findDueOnce(ctx, w, true, all)
 		}
 		return err
 	})
 	return o, err
 }
 
-func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners, cancelled bool) (o dueWork, err error) {
+func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners, all bool) (o dueWork, err error) {
 	now := s.LocalTime()
 	policies := make([]backends.Policy, len(w.Waiting))
 	for i, q := range w.Waiting {
@@ -431,14 +432,17 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners,
 	}
 	seen := map[string]*learned{}
 	schedules := ManagedSchedules
-	if w.AdoptedSchedules {
+	switch {
+	case !all:
+		schedules = NoSchedules
+	case w.AdoptedSchedules:
 		schedules = AllSchedules
-	} else if w.Watched {
+	case w.Watched:
 		schedules = NoSchedules
 	}
 	q := DueQuery{
 		Schedules: schedules,
-		Prune:     w.Prune, Owners: owners, Cancelled: cancelled, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		Prune:     w.Prune, Owners: owners, Cancelled: all, Refused: s.owners.refusedNow(s.obstacles.Time()), Sidecar: w.Sidecar, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {

@@ -14,11 +14,13 @@ DELETE FROM {s}.qsidecar_cancelled c WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_
 
 -- name: look
 -- with cancelled: ARRAY(SELECT unnest(ARRAY[token_sidecar, token_number]) FROM {s}.qsidecar_cancelled WHERE owner = :sidecar)
+-- with fires_at: (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1)
 {looking}
 
--- name: look_uncancelled
--- The same without the table of cancelled claims, if that is out of order.
+-- name: look_jobs
+-- The same without the tables of cancelled claims and of schedules, if one of them is out of order.
 -- with cancelled: ARRAY(SELECT :sidecar::bigint WHERE false)
+-- with fires_at: (SELECT :schedules::bigint WHERE false)
 {looking}
 
 -- fragment: looking
@@ -58,7 +60,7 @@ SELECT {s}.qsidecar_now(),
   (SELECT id FROM {s}.qsidecar_jobs
     WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1),
   {cancelled},
-  (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1),
+  {fires_at},
   (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND state = 'ready' AND group_name IS NOT NULL ORDER BY queue, group_name, -priority::int, position LIMIT 1) IS NOT NULL
     OR (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND admitted_group IS NOT NULL ORDER BY queue, admitted_group, state LIMIT 1) IS NOT NULL
 

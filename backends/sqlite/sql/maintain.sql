@@ -39,10 +39,11 @@ WHERE sidecar = :sidecar AND heartbeats = :heartbeats AND (expires_at <= :now OR
 -- name: dead_sidecars
 SELECT sidecar FROM qsidecar_sidecars WHERE dead
 
--- name: dead_and_due
--- Whether there is a dead sidecar, and when the first schedule is due.
-SELECT EXISTS (SELECT 1 FROM qsidecar_sidecars WHERE dead),
-  (SELECT next_at FROM qsidecar_schedules INDEXED BY qsidecar_schedules_next WHERE next_at IS NOT NULL AND adopted <= :schedules ORDER BY next_at LIMIT 1)
+-- name: any_dead
+SELECT EXISTS (SELECT 1 FROM qsidecar_sidecars WHERE dead)
+
+-- name: fires_at
+SELECT next_at FROM qsidecar_schedules INDEXED BY qsidecar_schedules_next WHERE next_at IS NOT NULL AND adopted <= :schedules ORDER BY next_at LIMIT :limit
 
 -- name: forget
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
