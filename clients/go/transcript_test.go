@@ -195,7 +195,7 @@ func (r *replay) write(e *end, body []byte, rep *protocol.Reply) {
 var numbers = []string{"generation", "uptime_ms", "failed_at",
 	"attempt", "max_attempts", "fence", "priority", "enqueued_at", "run_at", "claimed_at", "finished_at", "at",
 	"retry_ms", "oldest_ready_ms", "oldest_claimed_ms", "timeout_ms", "ready", "scheduled", "claimed", "dead", "done", "count", "index",
-	"heartbeat_age_ms", "since",
+	"heartbeat_age_ms", "since", "next_at", "last_at", "blocked",
 }
 
 // concrete replaces the patterns of a message by values.

@@ -159,7 +159,7 @@ func (s *stage) wantLost(jobs ...fields) {
 func playLostReported(s *stage) {
 	p := s.open()
 	jobs := s.claimJobs(p, 3)
-	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[0]), "1.kit.of-nobody"}, "reason": "cancelled"}))
+	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[0]), "1.kit.unknown"}, "reason": "cancelled"}))
 	s.wantLost(jobs[0])
 	p.close()
 	p = s.accept()
