@@ -1,5 +1,7 @@
 package protocol
 
+import "slices"
+
 // anyJob is an element of a reply's "jobs" before its kind is known: the union of EnqueuedJob, Job
 // and JobView.
 type anyJob struct {
@@ -11,8 +13,19 @@ type anyJob struct {
 var anyJobMessage = newMessage(append(
 	embedFields(claimedMessage, func(j *anyJob) *Job { return &j.Job }),
 	append(
-		embedFields(viewMessage, func(j *anyJob) *JobView { return &j.view }, "state", "run_at", "claimed_at", "finished_at", "worker", "result", "errors"),
+		embedFields(viewMessage, func(j *anyJob) *JobView { return &j.view }, onlyIn(viewMessage, claimedMessage)...),
 		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }))...))
+
+// onlyIn returns the names of the fields that a message has, and another one doesn't.
+func onlyIn[M, E any](ms *message[M], other *message[E]) (names []string) {
+	for n := range ms.index {
+		if _, both := other.index[n]; !both {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // embedFields makes the named fields of a message (all if there are no names) fields of a message that
 // contains it.

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -268,7 +269,7 @@ func genView(t *rapid.T) JobView {
 		EnqueuedAt: genNumber().Draw(t, "enqueued_at"), RunAt: genOpt(genNumber()).Draw(t, "run_at"),
 		ClaimedAt: genOpt(genNumber()).Draw(t, "claimed_at"), FinishedAt: genOpt(genNumber()).Draw(t, "finished_at"),
 		Worker: genText(MaxWorkerName).Draw(t, "worker"), Key: genText(MaxKey).Draw(t, "key"),
-		Headers: genHeaders().Draw(t, "headers"),
+		Group: genText(MaxGroup).Draw(t, "group"), Headers: genHeaders().Draw(t, "headers"), LeftOut: genOpt(genNumber()).Draw(t, "left_out"),
 		Errors: genList(rapid.Custom(func(t *rapid.T) Failure {
 			return Failure{Attempt: genNumber().Draw(t, "attempt"), Cause: genText(20).Draw(t, "cause"),
 				Message: genText(200).Draw(t, "message"), At: genNumber().Draw(t, "at")}
@@ -287,9 +288,11 @@ func genEnqueued(t *rapid.T) EnqueuedJob {
 
 func genStat(t *rapid.T) QueueStat {
 	n := func(s string) int64 { return genNumber().Draw(t, s) }
-	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Scheduled: n("scheduled"), Claimed: n("claimed"),
+	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Blocked: n("blocked"), Scheduled: n("scheduled"), Claimed: n("claimed"),
 		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx"),
+		MaxClaimed: genOpt(genNumber()).Draw(t, "max_claimed"), Rate: genText(20).Draw(t, "rate"), Burst: genOpt(genNumber()).Draw(t, "burst"),
+		GroupLimit: genOpt(genNumber()).Draw(t, "group_limit"), GroupOnFailure: genText(4).Draw(t, "group_on_failure"),
 		Limited:  rapid.SampledFrom([]Limit{"", LimitMaxClaimed, LimitRate}).Draw(t, "limited"),
 		Enqueued: genOpt(genNumber()).Draw(t, "enqueued_here"), Acked: genOpt(genNumber()).Draw(t, "acked_here")}
 }
@@ -419,4 +422,29 @@ func TestReplyRoundTrip(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestGeneratorsDrawEveryField finds fields that the round trips of random messages would not test.
+func TestGeneratorsDrawEveryField(t *testing.T) {
+	for name, draw := range map[string]func(seed int) any{
+		"Job":       func(seed int) any { return rapid.Custom(genJob).Example(seed) },
+		"JobView":   func(seed int) any { return rapid.Custom(genView).Example(seed) },
+		"QueueStat": func(seed int) any { return rapid.Custom(genStat).Example(seed) },
+	} {
+		drawn := map[string]bool{}
+		var fields []string
+		for seed := range 100 {
+			v := reflect.ValueOf(draw(seed))
+			fields = fields[:0]
+			for _, f := range reflect.VisibleFields(v.Type()) {
+				fields = append(fields, f.Name)
+				drawn[f.Name] = drawn[f.Name] || !v.FieldByIndex(f.Index).IsZero()
+			}
+		}
+		for _, f := range fields {
+			if !drawn[f] {
+				t.Errorf("the field %s of %s is never drawn", f, name)
+			}
+		}
+	}
 }
