@@ -128,7 +128,7 @@ func (d *database) collectDepths(name string, to chan<- prometheus.Metric, emit 
 		return
 	}
 	for queue, s := range d.Metrics.Load().SumByLabel(stats) {
-		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateScheduled: s.Scheduled,
+		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateBlocked: s.Blocked, backends.StateScheduled: s.Scheduled,
 			backends.StateClaimed: s.Claimed, backends.StateDead: s.Dead, backends.StateDone: s.Done} {
 			emit(depthDesc, float64(n), name, queue, string(state))
 		}

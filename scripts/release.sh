@@ -80,14 +80,12 @@ done
 
 # The Node client, with the files that npm packs. Its version is its own.
 cp -R clients/node "$work/node"
-cp LICENSE "$work/node/"
 packed=$(cd "$work/node" && npm pack --silent --ignore-scripts --pack-destination "$work")
 tar -C "$work" -xzf "$work/$packed" # the folder "package"
 archive package "qsidecar-node-${packed#qsidecar-}"
 
 # The Ruby client. A gem's date is SOURCE_DATE_EPOCH.
 cp -R clients/ruby "$work/ruby"
-cp LICENSE "$work/ruby/"
 chmod -R u=rwX,go=rX "$work/ruby"
 gemspec=$work/ruby/qsidecar.gemspec
 gem=qsidecar-$(cd "$work/ruby" && ruby -e 'puts Gem::Specification.load(ARGV[0]).version' "$gemspec").gem
@@ -95,7 +93,6 @@ gem=qsidecar-$(cd "$work/ruby" && ruby -e 'puts Gem::Specification.load(ARGV[0])
 
 # The Python client: a wheel, and a source distribution without anything that changes between builds.
 cp -R clients/python "$work/python"
-cp LICENSE "$work/python/"
 chmod -R u=rwX,go=rX "$work/python"
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check setuptools==80.9.0

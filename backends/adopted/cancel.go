@@ -155,13 +155,16 @@ func (s *Store) cancelClaims(ctx context.Context, sql backends.SQL, q *statement
 	for i, change := range made {
 		if change.Statement.Matched > 0 { // otherwise the table's own consumers have changed the row
 			items, ended = append(items, change.Lease.Item), append(ended, tokens[i])
+			if owners[i] == 0 { // no sidecar would read the note
+				continue
+			}
 			n := len(args)
 			values = append(values, "("+s.dialect.IntArg(n+1)+", "+s.dialect.IntArg(n+2)+", "+s.dialect.IntArg(n+3)+")")
 			args = append(args, owners[i], int64(tokens[i].Sidecar), int64(tokens[i].Number))
 		}
 	}
 	if len(values) == 0 {
-		return nil, nil, nil
+		return items, ended, nil
 	}
 	columns := []string{s.dialect.Name("owner"), s.dialect.Name("token_sidecar"), s.dialect.Name("token_number")}
 	return items, ended, sql.Do(ctx, &backends.Statement{

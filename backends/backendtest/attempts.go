@@ -23,7 +23,9 @@ func (k *kit) wantDueIn(id string, d time.Duration) {
 	for i, by := range []time.Duration{early, d - early} {
 		k.AdvanceClock(by)
 		if r := k.maintain(backends.Maintenance{}); r.Promoted != i {
-			k.Fatalf("%d promoted after %v, want the job to be promoted after %v", r.Promoted, early+time.Duration(i)*by, d)
+			again := k.maintain(backends.Maintenance{})
+			k.Fatalf("%d promoted after %v, want the job to be promoted after %v; the next maintenance promoted %d, and the job is %+v",
+				r.Promoted, early+time.Duration(i)*by, d, again.Promoted, k.view(id))
 		}
 	}
 }

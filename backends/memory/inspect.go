@@ -244,7 +244,9 @@ func (b *Backend) Cancelled(ctx context.Context, sidecar backends.Identity) (cla
 
 func (b *Backend) cancel(j *job, c backends.Command) {
 	if j.state == backends.StateClaimed {
-		b.cancelled[j.owner] = append(b.cancelled[j.owner], j.token)
+		if j.owner != 0 { // otherwise no sidecar would read the note
+			b.cancelled[j.owner] = append(b.cancelled[j.owner], j.token)
+		}
 	} else if j.retainDead == 0 {
 		j.retainDead = c.RetainDead
 	}

@@ -287,8 +287,10 @@ func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) 
 			walked++
 		}
 	}, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
-	t.s.cleaner.notes.Store(false)
-	if err = t.Flush(ctx); walked < walk && rows < int64(walkRows*walk) {
+	if err = t.Flush(ctx); err == nil {
+		t.s.cleaner.notes.Store(false)
+	}
+	if walked < walk && rows < int64(walkRows*walk) {
 		last = core.Group{}
 	}
 	return groups, last, err

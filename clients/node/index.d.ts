@@ -143,6 +143,7 @@ export interface JobInfo {
   finishedAt?: Date
   worker?: string
   key?: string
+  group?: string
   headers?: Record<string, string>
   errors: { attempt: number; cause: string; message: string; at: Date }[]
 }
@@ -151,6 +152,8 @@ export interface JobInfo {
 export interface QueueStats {
   queue: string
   ready: number
+  /** Jobs that wait for others of their group. */
+  blocked: number
   scheduled: number
   claimed: number
   dead: number
@@ -159,6 +162,13 @@ export interface QueueStats {
   oldestReadyMs: number
   oldestClaimedMs: number
   approx?: boolean
+  maxClaimed?: number
+  rate?: string
+  burst?: number
+  groupLimit?: number
+  groupOnFailure?: 'skip'
+  /** The limit that keeps its ready jobs waiting. */
+  limited?: 'max_claimed' | 'rate'
 }
 
 /**

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -58,7 +59,7 @@ confirmation on a terminal; elsewhere they need --yes. --json prints one reply f
 				return a.operate(cmd, "cancelled", req)
 			}
 			find := &protocol.Request{Op: protocol.OpPeek, Queue: args[0], Text: text, Max: protocol.Some(int64(protocol.MaxList))}
-			live := []protocol.State{protocol.StateClaimed, protocol.StateScheduled, protocol.StateBlocked, protocol.StateReady}
+			live := []protocol.State{protocol.StateScheduled, protocol.StateBlocked, protocol.StateReady, protocol.StateClaimed} // the way of a job, so that it can't pass the search
 			var err error
 			if find.Headers, err = parseHeaders(headers); err != nil {
 				return err
@@ -93,7 +94,7 @@ func (a *app) cancelFound(cmd *cobra.Command, req, find *protocol.Request, state
 			return err
 		}
 		if len(ids) == 0 {
-			return a.printf("no such jobs")
+			return &codeError{exitFailure, errors.New("no such jobs that wait or run")}
 		}
 		what := "cancel "
 		if req.Delete {
@@ -134,6 +135,7 @@ func (a *app) cancelFound(cmd *cobra.Command, req, find *protocol.Request, state
 // find lists the ids of the jobs in the states that a peek selects.
 func (a *app) find(ctx context.Context, c *qsidecar.Client, req *protocol.Request, states []protocol.State) (ids []string, err error) {
 	searches := req.Text != "" || req.Headers != nil
+	found := map[string]bool{} // a job can change its state during the search
 	for _, req.State = range states {
 		for req.After = ""; ; {
 			rep, err := c.Call(ctx, req)
@@ -141,8 +143,8 @@ func (a *app) find(ctx context.Context, c *qsidecar.Client, req *protocol.Reques
 				return nil, err
 			}
 			for i := range rep.Views {
-				if id := rep.Views[i].ID; !slices.Contains(ids[max(0, len(ids)-protocol.MaxList):], id) {
-					ids = append(ids, id)
+				if id := rep.Views[i].ID; !found[id] {
+					ids, found[id] = append(ids, id), true
 				}
 			}
 			if searches {

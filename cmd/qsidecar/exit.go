@@ -26,7 +26,7 @@ const (
 	exitFailure     = 1
 	exitUsage       = 2
 	exitNoJob       = 3
-	exitChanged     = 3 // of limit apply --exit-code
+	exitChanged     = 3 // of limit apply --exit-code and schedule apply --dry-run
 	exitLeaseLost   = 4
 	exitUnavailable = 5
 	exitInterrupted = 130

@@ -26,10 +26,11 @@ func (a *app) limitApplyCommand() *cobra.Command {
 		Short: "Set the limits of queues as in a file",
 		Long: `Set the limits of the queues that a YAML file names, and print what changed. A limit that
 the file leaves out is removed. Queues that it doesn't name stay as they are, or lose
-their limits with --prune. A file without a mistake is needed for any change:
+their limits with --prune. A file with a mistake changes nothing. For example:
 
   queues:
     api: {max_claimed: 3, rate: 100/s, burst: 20}
+    orders: {group_limit: 2, group_on_failure: skip}
     mail: {}                # no limits
 
 FILE can be /dev/stdin. Each queue changes at once. If one can't be changed, the others
@@ -107,6 +108,8 @@ func (l *limitsChange) texts() (all []string) {
 	add("max_claimed", number(l.before.MaxClaimed), number(l.after.MaxClaimed))
 	add("rate", l.before.Rate.String(), l.after.Rate.String())
 	add("burst", burst(l.before), burst(l.after))
+	add("group_limit", number(l.before.GroupLimit), number(l.after.GroupLimit))
+	add("group_on_failure", string(l.before.GroupOnFailure), string(l.after.GroupOnFailure))
 	return all
 }
 
@@ -118,6 +121,12 @@ func (l *limitsChange) request() *protocol.Request {
 	}
 	if n := l.after.Burst; n > 0 {
 		req.Burst = protocol.Some(n)
+	}
+	if n := l.after.GroupLimit; n > 0 {
+		req.GroupLimit = protocol.Some(n)
+	}
+	if l.after.GroupOnFailure == backends.GroupSkips {
+		req.GroupOnFailure = protocol.GroupSkip
 	}
 	return req
 }
@@ -131,7 +140,7 @@ func (a *app) applyLimits(cmd *cobra.Command, want map[string]backends.Limits, p
 		}
 		now := map[string]backends.Limits{}
 		for i := range rep.Queues {
-			if l := limitsOf(&rep.Queues[i]); l.Some() {
+			if l := limitsOf(&rep.Queues[i]); l.Stored() {
 				now[rep.Queues[i].Queue] = l
 			}
 		}
@@ -166,7 +175,10 @@ func (a *app) applyLimits(cmd *cobra.Command, want map[string]backends.Limits, p
 
 // limitsOf returns the limits that stats shows.
 func limitsOf(s *protocol.QueueStat) (l backends.Limits) {
-	l.MaxClaimed, l.Burst = s.MaxClaimed.Or(0), s.Burst.Or(0)
+	l.MaxClaimed, l.Burst, l.GroupLimit = s.MaxClaimed.Or(0), s.Burst.Or(0), s.GroupLimit.Or(0)
+	if s.GroupOnFailure == protocol.GroupSkip {
+		l.GroupOnFailure = backends.GroupSkips
+	}
 	if s.Rate != "" {
 		l.Rate.Jobs, l.Rate.Per, _ = protocol.ParseRate(s.Rate)
 	}

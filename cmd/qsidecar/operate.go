@@ -48,9 +48,9 @@ func (a *app) changeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "change QUEUE ID…",
 		Short: "Change the priority or the time of waiting jobs",
-		Long: `Change the priority or the time of ready and scheduled jobs. Other jobs stay as they are. A
-changed job that is ready goes behind the others of its priority. --delay 0 makes a
-scheduled job ready at once.
+		Long: `Change the priority or the time of ready, blocked and scheduled jobs. Other jobs stay as
+they are. A changed job that is ready goes behind the others of its priority. --delay 0
+makes a scheduled job ready at once.
 
 ` + exitCodes,
 		Example: "  qsidecar change mail 17 18 --priority 10\n  qsidecar change mail 17 --delay 1h",

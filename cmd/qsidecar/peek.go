@@ -219,7 +219,7 @@ func statsOf(ctx context.Context, c *qsidecar.Client, req *protocol.Request, job
 func waitsFor(v protocol.JobView, s protocol.QueueStat) string {
 	switch {
 	case v.State == protocol.StateBlocked:
-		return fmt.Sprintf("other jobs of its group %s come first: see `qsidecar peek %s --state claimed`", v.Group, v.Queue)
+		return "other jobs of its group come first: they are ready, claimed, or scheduled in a back-off"
 	case v.State != protocol.StateReady:
 		return ""
 	case s.Paused:

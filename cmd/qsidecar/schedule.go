@@ -19,7 +19,7 @@ import (
 
 func (a *app) scheduleCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "schedule",
+		Use:   "schedule COMMAND",
 		Short: "Keep schedules, which store jobs at times",
 		Long: `Keep schedules in the database, which store jobs at times. Every sidecar of the database
 serves them, and each occurrence stores one job over all of them.
@@ -52,7 +52,7 @@ is, also its next time and its pause. Each schedule is a transaction of its own.
 The file's source names who declares them. A definition with a lower version than the
 stored one is ignored, and one with the same version but another content is an error.
 --prune deletes the schedules of this source that the file doesn't have, up to the file's
-version. --dry-run changes nothing, prints what would change, and exits with 1 if
+version. --dry-run changes nothing, prints what would change, and exits with 3 if
 something would.
 
 ` + exitCodes,
@@ -76,7 +76,7 @@ something would.
 		},
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete the other schedules of the file's source")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing, and exit with 1 if something would change")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing, and exit with 3 if something would change")
 	return a.jsonFlag(cmd)
 }
 
@@ -124,7 +124,7 @@ func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *schedul
 		}
 	}
 	if first == nil && dry && changed {
-		return &codeError{code: exitFailure}
+		return &codeError{code: exitChanged}
 	}
 	return first
 }

@@ -32,7 +32,7 @@ func TestScheduleCommand(t *testing.T) {
 	}
 	prints(0, "there is no schedule", "list")
 	write("source: app\nversion: 1\nschedules:\n  a: {queue: q, cron: '0 6 1 1 *', payload: {n: 1}}\n  b: {queue: q, every: 24h}\n")
-	prints(1, "created a created b", "apply", "s.yaml", "--dry-run")
+	prints(3, "created a created b", "apply", "s.yaml", "--dry-run")
 	prints(0, "there is no schedule", "list")
 	prints(0, "created a created b", "apply", "s.yaml")
 	prints(0, "unchanged a unchanged b", "apply", "s.yaml", "--dry-run")
@@ -43,7 +43,7 @@ func TestScheduleCommand(t *testing.T) {
 		t.Errorf("the job is %+v", j)
 	}
 	write("source: app\nversion: 2\nschedules:\n  a: {queue: q, cron: '0 7 1 1 *', payload: {n: 1}}\n")
-	prints(1, `updated a cron: "0 6 1 1 *" -> "0 7 1 1 *" deleted b`, "apply", "s.yaml", "--prune", "--dry-run")
+	prints(3, `updated a cron: "0 6 1 1 *" -> "0 7 1 1 *" deleted b`, "apply", "s.yaml", "--prune", "--dry-run")
 	prints(0, `updated a cron: "0 6 1 1 *" -> "0 7 1 1 *" deleted b`, "apply", "s.yaml", "--prune")
 	if out := run("list"); !strings.Contains(out.Stdout, "paused") || strings.Contains(out.Stdout, "\nb ") {
 		t.Errorf("the list is %s", out.Stdout)

@@ -47,12 +47,12 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	s.Extra = "admin: {listen: " + place + "}\ndefaults: {max_attempts: 3, backoff: {initial: 5ms, max: 20ms}}\n"
 	s.Queues = "  work: {}\n  slow: {timeout: 2s, max_attempts: 2}\n  \"*\": {}\n"
 	a := s.Start("a")
-	scrape := scraping(t, admin.At(t, place))
 	c := a.Dial()
 	c.Must(kit.Msg{"op": "limit", "queue": "limited", "max_claimed": 1, "rate": "1/h"}) // for the metrics that only such queues have
 	c.Enqueue("limited", 2)
 	c.Must(kit.Msg{"op": "ack", "lease": c.Must(kit.Msg{"op": "claim", "queue": "limited", "max": 2}).Jobs[0].Lease})
 	c.Must(kit.Msg{"op": "purge", "queue": "limited", "state": "ready"})
+	scrape := scraping(t, admin.At(t, place)) // only now, because the sidecar keeps the statistics of the queues for 15 s
 	r := &metricsRun{t: t, socket: a.Socket, tally: tally{all: map[string]int{}}}
 	var producers, workers sync.WaitGroup
 	producers.Go(func() { r.produce(kit.Size(20_000)) })

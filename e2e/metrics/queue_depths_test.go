@@ -74,7 +74,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	took := kit.Since(killed)
 	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; sidecar_timeout %v", took.Seconds(), s.SidecarTimeout)
 	text := admins[tellers()[0]].Scrape().Text
-	if n := strings.Count(text, "qsidecar_queue_jobs{"); n != 5 {
+	if n := strings.Count(text, "qsidecar_queue_jobs{"); n != 6 {
 		t.Errorf("%d series of depths, want one for each state:\n%s", n, text)
 	}
 }

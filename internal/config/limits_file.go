@@ -15,9 +15,11 @@ type limitsFile struct {
 
 // queueLimits are all limits of a queue. The queue loses those that the file leaves out.
 type queueLimits struct {
-	MaxClaimed int      `yaml:"max_claimed"`
-	Rate       rateText `yaml:"rate"`
-	Burst      int      `yaml:"burst"`
+	MaxClaimed     int      `yaml:"max_claimed"`
+	Rate           rateText `yaml:"rate"`
+	Burst          int      `yaml:"burst"`
+	GroupLimit     int      `yaml:"group_limit"`
+	GroupOnFailure string   `yaml:"group_on_failure"` // hold, skip, or empty: hold
 }
 
 // rateText is a rate such as 100/s.
@@ -64,7 +66,18 @@ func parseLimits(name, src string, env func(string) (string, bool)) (map[string]
 		if q.Burst > 0 && q.Rate.Jobs == 0 && !d.unread[join(path, "rate")] {
 			bad(join(path, "burst"), "burst belongs to a rate: add rate, such as 100/s")
 		}
-		all[queue] = backends.Limits{MaxClaimed: int64(q.MaxClaimed), Rate: backends.Rate(q.Rate), Burst: int64(q.Burst)}
+		if q.GroupLimit < 0 || q.GroupLimit > protocol.MaxGroupLimit {
+			bad(join(path, "group_limit"), "%d is outside 0 to %d", q.GroupLimit, protocol.MaxGroupLimit)
+		}
+		l := backends.Limits{MaxClaimed: int64(q.MaxClaimed), Rate: backends.Rate(q.Rate), Burst: int64(q.Burst), GroupLimit: int64(q.GroupLimit)}
+		switch q.GroupOnFailure {
+		case "", protocol.GroupHold:
+		case protocol.GroupSkip:
+			l.GroupOnFailure = backends.GroupSkips
+		default:
+			bad(join(path, "group_on_failure"), "%q isn't known: use hold or skip", q.GroupOnFailure)
+		}
+		all[queue] = l
 	}
 	if err := d.err(); err != nil {
 		return nil, &Error{err}

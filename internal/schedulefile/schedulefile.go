@@ -54,6 +54,9 @@ func Parse(text []byte) (*File, error) {
 	if err := yaml.UnmarshalWithOptions(text, &f, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("%s", yaml.FormatError(err, false, true))
 	}
+	if f.Schedules == nil {
+		return nil, errors.New("the file has no schedules: write them, or schedules: {} for none")
+	}
 	var problems []error
 	to := &File{Source: f.Source, Version: f.Version}
 	for _, name := range slices.Sorted(maps.Keys(f.Schedules)) {
@@ -80,8 +83,12 @@ func (s schedule) convert() (to protocol.Schedule, err error) {
 	}
 	switch p := s.Payload.(type) {
 	case nil:
-	case string:
-		to.Payload = []byte(p)
+	case string: // as in enqueue: text that isn't JSON becomes a JSON string
+		if to.Payload = []byte(p); !json.Valid(to.Payload) {
+			if to.Payload, err = json.Marshal(p); err != nil {
+				return to, fmt.Errorf("payload: %w", err)
+			}
+		}
 	default: // a map, a list, a number
 		if to.Payload, err = json.Marshal(p); err != nil {
 			return to, fmt.Errorf("payload: %w: write it as text", err)

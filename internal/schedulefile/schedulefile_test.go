@@ -35,7 +35,7 @@ schedules:
 	want := []protocol.Schedule{
 		{Name: "daily-report", Queue: "reports", Cron: "0 6 * * *", Zone: "Europe/Berlin", Payload: []byte(`{"kind":"daily","to":["ada"]}`),
 			Headers: map[string]string{"a": "b"}, Priority: 5, Missed: "skip", Overlap: "skip", SplayMS: 300_000, Source: "billing", Version: 7},
-		{Name: "poll", Queue: "q", EveryMS: 900_000, Payload: []byte("text"), Source: "billing", Version: 7},
+		{Name: "poll", Queue: "q", EveryMS: 900_000, Payload: []byte(`"text"`), Source: "billing", Version: 7},
 	}
 	if diff := cmp.Diff(want, got.Schedules); diff != "" {
 		t.Error(diff)

@@ -237,12 +237,12 @@ func (o *operation) changeRequest() (*protocol.Request, error) {
 	return req, nil
 }
 
-// limitRequest returns the request to give a queue the limits of the form, and no others.
+// limitRequest returns the request to give a queue the limits of the form. Its groups keep theirs.
 func (o *operation) limitRequest() (*protocol.Request, error) {
 	if o.Queue == "" {
 		return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
 	}
-	req := &protocol.Request{Op: o.Op, Queue: o.Queue, None: true, Rate: o.Rate}
+	req := &protocol.Request{Op: o.Op, Queue: o.Queue, MaxClaimed: protocol.Some[int64](0), Burst: protocol.Some[int64](0), Rate: cmp.Or(o.Rate, "0")}
 	if err := cmp.Or(readNumber(o.MaxClaimed, &req.MaxClaimed), readNumber(o.Burst, &req.Burst)); err != nil {
 		return nil, err
 	}

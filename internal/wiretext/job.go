@@ -53,6 +53,7 @@ func Job(v protocol.JobView) string {
 	line("attempt", Attempt(v))
 	line("priority", strconv.FormatInt(v.Priority, 10))
 	line("key", textfmt.OneLine(v.Key, protocol.MaxKey))
+	line("group", textfmt.OneLine(v.Group, protocol.MaxGroup))
 	line("worker", textfmt.OneLine(v.Worker, protocol.MaxWorkerName))
 	line("enqueued", Time(v.EnqueuedAt))
 	line("due", Time(v.RunAt.Or(0)))

@@ -68,13 +68,13 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return 0, false, err
 	}
 	s.gaveBack(backs)
-	admitted := s.Admit(ctx, changedGroups(&c, states))
 	if c.Unchanged != nil && len(c.IDs) > 0 {
 		c.Unchanged(unchanged(&c, states))
 	}
 	if c.Ended != nil && len(ended) > 0 {
 		c.Ended(ended)
 	}
+	admitted := s.Admit(ctx, changedGroups(&c, states))
 	if freed {
 		s.driver.MadeReady([]string{c.Queue})
 	}
@@ -149,13 +149,18 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 		if err != nil {
 			return 0, nil, err
 		}
+		var owned []*Row
 		for _, r := range rows {
-			r.end(r.AfterCancel())
+			if r.end(r.AfterCancel()); r.Owner != 0 { // otherwise no sidecar would read the note
+				owned = append(owned, r)
+			}
 			ended = append(ended, r.Token)
 		}
 		changed := 0
 		queueChanges(tx, rows, nil, func(*Row) { changed++ })
-		tx.NoteCancelled(rows)
+		if len(owned) > 0 {
+			tx.NoteCancelled(owned)
+		}
 		if err := tx.Flush(ctx); err != nil {
 			return 0, nil, err
 		}

@@ -111,7 +111,9 @@ func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks
 	claimed := func(r backends.ClaimResult) bool { return len(r.Jobs) > 0 || len(r.Failed) > 0 }
 	if failed != nil || slices.ContainsFunc(free.Claims, claimed) {
 		for i := range free.Claims {
-			free.Claims[i].More = true // in the queues that were left out
+			if hasGates(b.Claims[i]) && claimed(free.Claims[i]) {
+				free.Claims[i].More = true // in the queues that were left out
+			}
 		}
 		return free, failed
 	}

@@ -112,6 +112,7 @@ const (
 	admitJobs   = 1000 // jobs that one admission changes in each group
 	foundNotes  = 500  // notes that maintenance reads at a time
 	walkGroups  = 20   // groups that it walks over at a time
+	admitWaits  = 8    // waits for locks of other admissions after which it stops: a hung host can hold many of them
 )
 
 // groupWalk is how far the walk over the groups has come.
@@ -156,9 +157,9 @@ func leaveGroups(tx Tx, rows iter.Seq[*Row]) (groups []Group) {
 	var ids []int64
 	for r := range rows {
 		switch c := &r.Change; {
-		case r.Group == "" || c.Kind != Deleted && c.Kind != Ended || c.Kind == Ended && c.State == backends.StateReady:
+		case r.Group == "" || c.Kind != Deleted && c.Kind != Ended:
 			continue
-		case c.Kind == Ended:
+		case c.Kind == Ended && c.State != backends.StateReady: // a ready one is blocked again if the limit is lower now
 			ids = append(ids, r.ID)
 		}
 		groups = append(groups, Group{Queue: r.Queue, Name: r.Group})
@@ -245,9 +246,15 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	s.walk.mu.Unlock()
 	groups = distinctGroups(groups)
 	var errs []error
-	var try func(some []Group) (outage bool)
+	waits := 0
+	var try func(some []Group) (stop bool)
 	try = func(some []Group) bool {
 		queues, err := s.admit(ctx, some)
+		if isLockedError(err) {
+			if waits++; waits == admitWaits { // the notes of the others stay
+				return true
+			}
+		}
 		switch {
 		case err == nil:
 			for _, q := range queues {

@@ -107,10 +107,14 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 		}
 	}
 	o, err := s.findDue(ctx, w, true)
-	if outage := failed(err); err != nil && !outage { // a table that only pruning, cancels or schedules use can be out of order
-		w.Prune = false
-		o, err = s.findDue(ctx, w, false)
-		failed(err)
+	if outage := failed(err); err != nil && !outage { // a table that only cancels, schedules or pruning use can be out of order
+		if o, err = s.findDue(ctx, w, false); err != nil && w.Prune && !IsOutage(ctx, err) {
+			w.Prune = false
+			o, err = s.findDue(ctx, w, false)
+		}
+		if err != nil && err.Error() != errs[len(errs)-1].Error() {
+			errs = append(errs, err)
+		}
 	}
 	if err != nil {
 		return r, errors.Join(errs...)

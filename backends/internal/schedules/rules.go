@@ -63,6 +63,8 @@ func Declare(was *backends.Schedule, to backends.Schedule, now time.Time) (s bac
 	switch {
 	case was.Source != to.Source:
 		return s, d, &backends.ScheduleError{Field: "source", Err: fmt.Errorf("the schedule %s belongs to the source %q, not to %q: use another name, or delete it first", to.Name, was.Source, to.Source)}
+	case was.Queue != to.Queue: // who can enqueue into the new queue need not have the right to the old one
+		return s, d, &backends.ScheduleError{Field: "queue", Err: fmt.Errorf("the schedule %s belongs to the queue %s, not to %s: use another name, or delete it first", to.Name, was.Queue, to.Queue)}
 	case to.Version < was.Version:
 		d.Outcome = backends.DeclareIgnored
 		return s, d, nil
@@ -91,7 +93,6 @@ func compare(a, b *backends.Schedule) (changes []backends.FieldChange, timing bo
 		}
 	}
 	text := func(field, from, to string, time bool) { add(field, from, to, from == to, time) }
-	text("queue", a.Queue, b.Queue, false)
 	text("cron", a.Cron, b.Cron, true)
 	text("every_ms", ms(a.Every), ms(b.Every), true)
 	text("tz", a.Zone, b.Zone, true)

@@ -188,6 +188,9 @@ func (t *Table) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) 
 		}
 		switch c.Kind {
 		case backends.ScheduleRun:
+			if s.adopted && !slices.Contains(t.Adopted, s.Queue) {
+				return &backends.ScheduleError{Field: "queue", Err: fmt.Errorf("the queue %s is in an adopted table that this sidecar's config doesn't have: run it through a sidecar that has the table", s.Queue)}
+			}
 			return t.store(ctx, sql, b, &fired, *s, at)
 		case backends.SchedulePause:
 			s.Paused, s.NextAt = true, time.Time{}

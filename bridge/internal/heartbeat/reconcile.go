@@ -35,7 +35,7 @@ func (h *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error
 		h.Reconciled()
 	}
 	if len(missing) > 0 && h.Cancelled != nil {
-		h.Cancelled(ctx, id) // Lost has no reason
+		h.askCancelled(ctx, id) // Lost has no reason
 	}
 	if lost := h.Leases.DropMissing(missing); len(lost) > 0 {
 		h.Lost(lost)
@@ -47,6 +47,13 @@ func (h *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 	ctx, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().answer())
 	defer cancel()
 	return h.Backend.ClaimedBy(ctx, id, after, claimedPage)
+}
+
+// askCancelled waits for the answer as long as for that of another query of a heartbeat.
+func (h *Heartbeater) askCancelled(ctx context.Context, id backends.Identity) {
+	ctx, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().answer())
+	defer cancel()
+	h.Cancelled(ctx, id)
 }
 
 // releaseUnknown queries a second time before it releases rows. A job that was settled between the query and the

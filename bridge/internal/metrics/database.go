@@ -371,6 +371,7 @@ func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.Qu
 			sum[label] = s
 		}
 		s.Ready += all[i].Ready
+		s.Blocked += all[i].Blocked
 		s.Scheduled += all[i].Scheduled
 		s.Claimed += all[i].Claimed
 		s.Dead += all[i].Dead

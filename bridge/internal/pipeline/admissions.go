@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -14,7 +16,7 @@ type admissions struct {
 	ready func(queues []string)
 
 	mu      sync.Mutex
-	groups  []backends.Group // for the next one; the backend takes each once
+	groups  map[backends.Group]struct{} // for the next one
 	running bool
 	all     sync.WaitGroup
 }
@@ -26,7 +28,13 @@ func (a *admissions) add(hard context.Context, groups []backends.Group) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.groups = append(a.groups, groups...); !a.running {
+	if a.groups == nil {
+		a.groups = map[backends.Group]struct{}{}
+	}
+	for _, g := range groups {
+		a.groups[g] = struct{}{}
+	}
+	if !a.running {
 		a.running = true
 		a.all.Go(func() { a.run(hard) })
 	}
@@ -35,7 +43,7 @@ func (a *admissions) add(hard context.Context, groups []backends.Group) {
 func (a *admissions) run(hard context.Context) {
 	for {
 		a.mu.Lock()
-		groups := a.groups
+		groups := slices.Collect(maps.Keys(a.groups))
 		a.groups = nil
 		a.running = len(groups) > 0 && hard.Err() == nil
 		goesOn := a.running

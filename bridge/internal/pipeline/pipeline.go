@@ -103,8 +103,6 @@ func New(c Config) *Pipeline {
 		Clock:   c.Clock,
 		Lost:    func(lost lease.Lost) { p.lost(lost, "") },
 		Cancelled: func(ctx context.Context, id backends.Identity) {
-			ctx, cancel := backendref.WithTimeout(ctx, p.times.Timeout())
-			defer cancel()
 			if claims, err := p.backend.Cancelled(ctx, id); err == nil { // without an answer they are lost for an unknown reason
 				p.cancelled(claims)
 			}

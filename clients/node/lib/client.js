@@ -17,7 +17,7 @@ const CLOSE_TIME = 10_000
 const CLIENT_OPTIONS = ['socket', 'worker', 'requestTimeoutMs', 'onLost', 'onDraining', 'logger']
 const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'weights', 'signal', 'requestTimeoutMs']
 const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'headers']
-const STATES = ['ready', 'scheduled', 'claimed', 'done', 'dead']
+const STATES = ['ready', 'blocked', 'scheduled', 'claimed', 'done', 'dead']
 
 // How a claim of several queues chooses: in turn, or the first one that has a job.
 const ORDERS = ['rotate', 'strict']

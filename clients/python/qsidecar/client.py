@@ -468,6 +468,8 @@ def cancel_fields(queue: str, ids: Sequence[str], key: Optional[str], delete: bo
     if delete:
         fields["delete"] = True
     return fields
+
+
 def limit_fields(
     queue: str, max_claimed: Optional[int], rate: Union[str, int, None], burst: Optional[int], none: bool
 ) -> Dict[str, Any]:

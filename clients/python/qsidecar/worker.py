@@ -39,9 +39,9 @@ ACKS = ("behind", "sync")
 # How many threads settle the jobs of `async def` functions. The functions need no thread.
 SETTLERS = 32
 
-# The arguments of a declaration that has none.
+# The optional arguments of a declaration that has none.
 _NO_SCHEDULE: Dict[str, Any] = {
-    **dict.fromkeys(("queue", "every", "tz", "payload", "raw", "splay", "headers", "missed", "overlap", "source", "version")),
+    **dict.fromkeys(("every", "tz", "payload", "raw", "splay", "headers", "missed", "overlap", "source", "version")),
     "priority": 0,
 }
 
@@ -581,7 +581,7 @@ class _ThreadPool:
         if job.cancelled:  # while it waited to begin
             log.info("%r was cancelled before it began", job)
             return False
-        if job.lost:  # also
+        if job.lost:
             log.warning("%r: its lease was lost before it began; another worker can have it", job)
             return False
         return not self._cannot_run(job)

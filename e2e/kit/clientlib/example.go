@@ -26,7 +26,6 @@ func Example(t *testing.T, readme, language string) string {
 // RunExample runs the example of a README, which greets Ada, and stops it.
 func RunExample(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	cmd.Env = append(cmd.Environ(), "PYTHONUNBUFFERED=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -102,7 +102,7 @@ module Qsidecar
     end
 
     def lost!(reason = nil)
-      @cancelled = reason == "cancelled"
+      @cancelled ||= reason == "cancelled"
       @state = :lost
     end
 
