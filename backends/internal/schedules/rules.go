@@ -63,7 +63,7 @@ func Declare(was *backends.Schedule, to backends.Schedule, now time.Time) (s bac
 	switch {
 	case was.Source != to.Source:
 		return s, d, &backends.ScheduleError{Field: "source", Err: fmt.Errorf("the schedule %s belongs to the source %q, not to %q: use another name, or delete it first", to.Name, was.Source, to.Source)}
-	case was.Queue != to.Queue: // who can enqueue into the new queue need not have the right to the old one
+	case was.Queue != to.Queue: // a right to the new queue isn't one to the old queue
 		return s, d, &backends.ScheduleError{Field: "queue", Err: fmt.Errorf("the schedule %s belongs to the queue %s, not to %s: use another name, or delete it first", to.Name, was.Queue, to.Queue)}
 	case to.Version < was.Version:
 		d.Outcome = backends.DeclareIgnored
