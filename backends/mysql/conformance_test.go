@@ -153,7 +153,7 @@ func (d *databases) pop() (name string) {
 // clean deletes what a test stored.
 func (d *databases) clean(name string) error {
 	statements := []string{"UPDATE " + name + ".test_clock SET at = UTC_TIMESTAMP(6)", "DROP TRIGGER IF EXISTS " + name + ".refuse"}
-	for _, table := range []string{"jobs", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "stripes", "admissions", "admitted", "schedules", "history", "commits", "leases"} {
+	for _, table := range []string{"jobs", "failures", "prunable", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "stripes", "admissions", "admitted", "schedules", "history", "commits", "leases"} {
 		statements = append(statements, "DELETE FROM "+name+".qsidecar_"+table)
 	}
 	return d.m.Exec(context.Background(), statements...)
@@ -182,7 +182,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			return func() { must(t, m, name, "RENAME TABLE away TO qsidecar_"+table) }
 		},
 		EmptyTable:  func(table string) { must(t, m, name, "TRUNCATE qsidecar_"+table) },
-		SmallTables: []string{"meta", "failures", "expiring", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "cancelled", "schedules", "history", "commits"},
+		SmallTables: []string{"meta", "failures", "prunable", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "cancelled", "schedules", "history", "commits"},
 		RefuseJobs: func(queue, reason string) {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))

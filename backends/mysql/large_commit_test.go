@@ -66,7 +66,7 @@ func TestManyChangesInOneCommit(t *testing.T) {
 		count("dead jobs", 200, failed+"WHERE {i} % 5 = 2 AND j.state = 'dead' AND last_error = '' AND k.state = 'dead'")
 		count("nacks", 200, failed+"WHERE {i} % 5 = 1 AND j.state = IF({i} % 7 = 0, 'ready', 'scheduled') AND last_error LIKE CONCAT({i}, ' %') AND k.state IS NULL")
 		count("releases", 200, "WHERE {i} % 5 = 4 AND last_error <=> IF({i} % 2 = 0, NULL, CONCAT('m', {i}))")
-		count("expiry times", 400, "JOIN qsidecar_expiring e ON e.job = j.id AND e.prune_at = j.prune_at")
+		count("expiry times", 400, "JOIN qsidecar_prunable e ON e.job = j.id AND e.prune_at = j.prune_at")
 	})
 }
 

@@ -291,7 +291,7 @@ func (t *tx) FindScheduled(ctx context.Context, d core.Due, limit int) ([]core.F
 // FindExpired implements core.Maintainer.
 func (t *tx) FindExpired(ctx context.Context, from time.Time, limit int) ([]core.Found, error) {
 	var ids []int64
-	t.Each(func(r *session.Result) { ids = append(ids, r.Int(1)) }, t.s.sql.expiring, since(from), limit)
+	t.Each(func(r *session.Result) { ids = append(ids, r.Int(1)) }, t.s.sql.prunable, since(from), limit)
 	return t.withQueues(ctx, &ids, limit)
 }
 
@@ -498,7 +498,7 @@ type pruned struct {
 }
 
 // pruneJobs deletes finished jobs whose retention is over. It leaves alone jobs that another transaction
-// has locked, with their rows in qsidecar_expiring: another sidecar prunes them.
+// has locked, with their rows in qsidecar_prunable: another sidecar prunes them.
 func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, only []int64, most int) error {
 	s := t.s
 	if only != nil {
@@ -512,7 +512,7 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, onl
 			first = r.Instant(0)
 		}
 		ids, b.last = append(ids, r.Int(1)), r.Instant(0)
-	}, s.sql.expiring, from, most)
+	}, s.sql.prunable, from, most)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return err
 	}
@@ -552,7 +552,7 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, onl
 		return nil
 	}
 	t.wrote = true
-	t.Add(s.sql.deleteExpiring, first, b.last, session.IDs(ids))
+	t.Add(s.sql.deletePrunable, first, b.last, session.IDs(ids))
 	return nil
 }
 
@@ -574,7 +574,7 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, mos
 	t.Each(func(r *session.Result) {
 		over[r.Text(0)] = append(over[r.Text(0)], r.Bytes(1))
 		b.found, b.last = b.found+1, r.Instant(2)
-	}, s.sql.expiringKeys, from, most)
+	}, s.sql.prunableKeys, from, most)
 	if err := t.Flush(ctx); err != nil || b.found == 0 {
 		return err
 	}

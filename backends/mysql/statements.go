@@ -31,7 +31,7 @@ type statements struct {
 	join, renew, leave, lastWatcher, peers string
 	// sql/write.sql
 	insert, insertRow, insertDelayedRow, insertGrouped, endRow, endGroupedRow, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
-	renewClaims, insertFailures, deleteFailures, insertExpiring, register, countReturn, readRequeues                                                                                   string
+	renewClaims, insertFailures, deleteFailures, insertPrunable, register, countReturn, readRequeues                                                                                   string
 	// sql/keys.sql
 	oneKey, oneKeyOfJob, insertMissingKeys, missingKey, lockKeys, statesOfKeys, lockExistingKeys, lockFreeKeys, findKeys, takeKeys, takenKey, endKeys string
 	takeKeyBack                                                                                                                                       string
@@ -44,7 +44,7 @@ type statements struct {
 	// sql/maintain.sql
 	dueNow, dueArrived, dueGroups, dueSidecars, dueOwner, dueSchedule, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
 	dueScheduledAmong, dueClaimed                                                                                                                                       string
-	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deleteExpiring                          string
+	markDead, findDue, findArrived, prunable, prunableKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deletePrunable                          string
 	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                                   string
 	pruneKeys                                                                                                                                                           string
 	// sql/cleanup.sql
@@ -125,7 +125,7 @@ func render(clock string, v session.Server) *statements {
 		renewClaims:       t.Get("renew_claims", "attempts prefetch_losses prefetched owner lease_ms deadline due_at set_worker worker ids"),
 		insertFailures:    t.Get("insert_failures", "job fence attempt cause message now"),
 		deleteFailures:    t.Get("delete_failures", "jobs"),
-		insertExpiring:    t.Get("insert_expiring", "prune_at job"),
+		insertPrunable:    t.Get("insert_prunable", "prune_at job"),
 		register:          t.Get("register", "queue"),
 		countReturn:       t.Get("count_return", "queue"),
 		readRequeues:      t.Get("read_requeues", "queues"),
@@ -202,8 +202,8 @@ func render(clock string, v session.Server) *statements {
 		markDead:          t.Get("mark_dead", "sidecar heartbeats timeout_us"),
 		findDue:           t.Get("find_due", "segment from limit"),
 		findArrived:       t.Get("find_arrived", "limit"),
-		expiring:          t.Get("expiring", "from limit"),
-		expiringKeys:      t.Get("expiring_keys", "from limit"),
+		prunable:          t.Get("prunable", "from limit"),
+		prunableKeys:      t.Get("prunable_keys", "from limit"),
 		lives:             t.Get("lives", "sidecar"),
 		owned:             t.Get("owned", "segment limit"),
 		forget:            t.Get("forget", "sidecar"),
@@ -216,7 +216,7 @@ func render(clock string, v session.Server) *statements {
 		scheduleArrived:   t.Get("schedule_arrived", "ids"),
 		promote:           t.Get("promote", "now ranks ids"),
 		existing:          t.Get("existing", "ids"),
-		deleteExpiring:    t.Get("delete_expiring", "first last jobs"),
+		deletePrunable:    t.Get("delete_prunable", "first last jobs"),
 		pruneKeys:         t.Get("prune_keys", "queue now keys"),
 
 		failuresAfter:     t.Get("failures_after", "job limit"),
@@ -287,7 +287,7 @@ func render(clock string, v session.Server) *statements {
 			Position: t.Get("position", ""), Probe: t.Get("probe", "segment segment where"),
 		},
 	}
-	s.claims.InsertFailures, s.claims.InsertExpiring, s.claims.NoteGroup = s.insertFailures, s.insertExpiring, s.noteGroup
+	s.claims.InsertFailures, s.claims.InsertPrunable, s.claims.NoteGroup = s.insertFailures, s.insertPrunable, s.noteGroup
 	beginGalera := t.Get("begin_galera", "")
 	t.Done()
 	if v.Galera {

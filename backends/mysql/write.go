@@ -356,10 +356,10 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 	if len(failed) > 0 {
 		t.Add(t.s.sql.deleteFailures, session.IDs(failed))
 	}
-	expiring := rowList{tx: t, head: t.s.sql.insertExpiring}
+	prunable := rowList{tx: t, head: t.s.sql.insertPrunable}
 	for _, j := range all {
 		if j.finished() && j.expires(t.now) != 0 {
-			expiring.add(128, j.expires(t.now), j.ID)
+			prunable.add(128, j.expires(t.now), j.ID)
 		}
 	}
 	t.register(scheduled)

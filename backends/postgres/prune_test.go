@@ -57,7 +57,7 @@ func TestPruneUnderASnapshot(t *testing.T) {
 		}
 		read := int64(-1)
 		for read < rows {
-			if err := look.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelname = 'qsidecar_expiring'`).Scan(&read); err != nil {
+			if err := look.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelname = 'qsidecar_prunable'`).Scan(&read); err != nil {
 				t.Fatal(err)
 			}
 		}

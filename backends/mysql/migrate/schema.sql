@@ -105,7 +105,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_failures (
 
 -- When finished jobs are deleted. A row whose job is gone, or has finished again, means
 -- nothing. It is deleted at its time, too.
-CREATE TABLE IF NOT EXISTS qsidecar_expiring (
+CREATE TABLE IF NOT EXISTS qsidecar_prunable (
   prune_at   DATETIME(6) NOT NULL,
   job        BIGINT      NOT NULL,
   PRIMARY KEY (prune_at, job)
@@ -119,7 +119,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_keys (
   state      VARCHAR(9)     CHARACTER SET ascii COLLATE ascii_bin, -- how the job ended; NULL: it has not
   prune_at   DATETIME(6)    AS (IF(state IS NULL, NULL, expires_at)) STORED,
   PRIMARY KEY (queue, `key`),
-  KEY qsidecar_keys_expiring (prune_at)
+  KEY qsidecar_keys_prunable (prune_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_sidecars (

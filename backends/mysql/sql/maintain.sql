@@ -32,11 +32,11 @@ WHERE x.id IS NOT NULL
 
 -- name: due_expired
 SELECT 'expired', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
-FROM (SELECT prune_at AS at FROM qsidecar_expiring WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
+FROM (SELECT prune_at AS at FROM qsidecar_prunable WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
 
 -- name: due_keys
 SELECT 'keys', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
-FROM (SELECT prune_at AS at FROM {expiring_keys_index} WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
+FROM (SELECT prune_at AS at FROM {prunable_keys_index} WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
 
 -- name: due_cancelled
 SELECT 'cancelled', CONVERT(token_sidecar USING ascii) COLLATE ascii_bin, token_number FROM qsidecar_cancelled WHERE owner = :owner
@@ -87,8 +87,8 @@ SELECT '{kind}', x.name, x.sort_key FROM (SELECT {name_of} AS name, (SELECT j.so
 -- with of: (SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h
 {first_due_of_each}
 
--- fragment: expiring_keys_index
-qsidecar_keys FORCE INDEX (qsidecar_keys_expiring)
+-- fragment: prunable_keys_index
+qsidecar_keys FORCE INDEX (qsidecar_keys_prunable)
 
 -- name: mark_dead
 -- The condition is that of backends.HeartbeatExpired.
@@ -104,11 +104,11 @@ ORDER BY urgency, sort_key, id LIMIT :limit
 -- name: find_arrived
 SELECT id FROM {jobs} WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT :limit
 
--- name: expiring
-SELECT prune_at, job FROM qsidecar_expiring WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at, job LIMIT :limit
+-- name: prunable
+SELECT prune_at, job FROM qsidecar_prunable WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at, job LIMIT :limit
 
--- name: expiring_keys
-SELECT queue, `key`, prune_at FROM {expiring_keys_index}
+-- name: prunable_keys
+SELECT queue, `key`, prune_at FROM {prunable_keys_index}
 WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT :limit
 
 -- name: lives
@@ -152,9 +152,9 @@ WHERE id IN (:ids)
 -- name: existing
 SELECT id FROM qsidecar_jobs WHERE id IN (:ids) ORDER BY id
 
--- name: delete_expiring
+-- name: delete_prunable
 -- One walk along the primary key. Between the first and the last row there are only rows of these jobs, of locked jobs, and new ones.
-DELETE FROM qsidecar_expiring WHERE prune_at >= :first AND prune_at <= :last AND job IN (:jobs)
+DELETE FROM qsidecar_prunable WHERE prune_at >= :first AND prune_at <= :last AND job IN (:jobs)
 
 -- name: prune_keys
 DELETE FROM qsidecar_keys WHERE queue = :queue AND prune_at <= :now AND `key` IN (:keys)

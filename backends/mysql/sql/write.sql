@@ -86,9 +86,9 @@ INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (
 -- name: delete_failures
 DELETE FROM qsidecar_failures WHERE job IN (:jobs)
 
--- name: insert_expiring
+-- name: insert_prunable
 -- Further rows can follow.
-INSERT INTO qsidecar_expiring (prune_at, job) VALUES (:prune_at, :job)
+INSERT INTO qsidecar_prunable (prune_at, job) VALUES (:prune_at, :job)
 
 -- name: register
 -- Adds a queue, so that maintenance scans it, and shows all sidecars that its row is in use.

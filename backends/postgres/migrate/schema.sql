@@ -110,7 +110,7 @@ CREATE INDEX qsidecar_delayed   ON {s}.qsidecar_jobs (queue, run_at, id)        
 CREATE INDEX qsidecar_owned     ON {s}.qsidecar_jobs (owner, id)                WHERE state = 'claimed';
 CREATE INDEX qsidecar_due       ON {s}.qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON {s}.qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
-CREATE INDEX qsidecar_expiring  ON {s}.qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+CREATE INDEX qsidecar_prunable  ON {s}.qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
 
 -- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
 -- jobs that no sidecar has noticed; the jobs that have slots.
@@ -144,7 +144,7 @@ CREATE TABLE {s}.qsidecar_keys (
 );
 
 CREATE INDEX qsidecar_keys_job      ON {s}.qsidecar_keys (job);
-CREATE INDEX qsidecar_keys_expiring ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+CREATE INDEX qsidecar_keys_prunable ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
 CREATE TABLE {s}.qsidecar_sidecars (
   sidecar      bigint      PRIMARY KEY, -- the sidecar's identity, as a signed number

@@ -78,7 +78,7 @@ CREATE INDEX qsidecar_owned     ON qsidecar_jobs (owner, id)                WHER
 CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHERE state = 'claimed';
 CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
-CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+CREATE INDEX qsidecar_prunable  ON qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
 
 -- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
 -- jobs that no sidecar has noticed; the jobs that have slots.
@@ -162,7 +162,7 @@ CREATE TABLE qsidecar_keys (
   PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
 
-CREATE INDEX qsidecar_keys_expiring ON qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+CREATE INDEX qsidecar_keys_prunable ON qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
 CREATE TABLE qsidecar_sidecars (
   sidecar      INTEGER PRIMARY KEY, -- the sidecar's identity, as a signed number

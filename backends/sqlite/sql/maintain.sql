@@ -60,11 +60,11 @@ DELETE FROM qsidecar_cancelled WHERE owner NOT IN (SELECT sidecar FROM qsidecar_
 
 -- name: expired
 -- The statement `remove` of write.sql deletes them.
-SELECT id, queue, prune_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE prune_at <= :now ORDER BY prune_at LIMIT :limit
+SELECT id, queue, prune_at FROM qsidecar_jobs INDEXED BY qsidecar_prunable WHERE prune_at <= :now ORDER BY prune_at LIMIT :limit
 
 -- name: expired_keys
 SELECT queue, key, expires_at
-FROM qsidecar_keys INDEXED BY qsidecar_keys_expiring
+FROM qsidecar_keys INDEXED BY qsidecar_keys_prunable
 WHERE state IS NOT NULL AND expires_at <= :now
 ORDER BY expires_at LIMIT :limit
 

@@ -128,8 +128,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qside
   WHERE finished_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
-  AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
-  CREATE INDEX qsidecar_expiring ON {s}.qsidecar_jobs (prune_at)
+  AND (name = N'qsidecar_prunable' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_prunable%'))
+  CREATE INDEX qsidecar_prunable ON {s}.qsidecar_jobs (prune_at)
   WHERE prune_at IS NOT NULL;
 GO
 
@@ -160,8 +160,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qside
   CREATE INDEX qsidecar_keys_job ON {s}.qsidecar_keys (job);
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_keys')
-  AND (name = N'qsidecar_keys_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_expiring%'))
-  CREATE INDEX qsidecar_keys_expiring ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+  AND (name = N'qsidecar_keys_prunable' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_prunable%'))
+  CREATE INDEX qsidecar_keys_prunable ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 GO
 
 IF OBJECT_ID(N'{s}.qsidecar_sidecars') IS NULL

@@ -20,9 +20,9 @@ SELECT @now AS now,
   (SELECT TOP (1) j.due_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
-  (SELECT TOP (1) j.prune_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  (SELECT TOP (1) j.prune_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND j.prune_at IS NOT NULL AND j.prune_at <= @now ORDER BY j.prune_at) AS expired,
-  COALESCE((SELECT TOP (1) k.expires_at FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  COALESCE((SELECT TOP (1) k.expires_at FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM {s}.qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys,
@@ -175,7 +175,7 @@ OPTION (KEEPFIXED PLAN);
 -- @find_limit bigint
 -- sets 1
 SELECT TOP (@find_limit) j.id, j.queue
-FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
 WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 ORDER BY j.prune_at
 OPTION (KEEPFIXED PLAN);
@@ -255,7 +255,7 @@ SET @wrote = @wrote + @@ROWCOUNT;
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT TOP (@prune_limit) r.id
-FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 ORDER BY j.prune_at
@@ -290,7 +290,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));
 INSERT INTO @prune_key (queue, name)
 SELECT TOP (@prune_limit) r.queue, r.name
-FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_prunable), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN {s}.qsidecar_keys AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.queue = k.queue AND r.name = k.name
 WHERE k.state IS NOT NULL AND k.expires_at <= @now
 ORDER BY k.expires_at

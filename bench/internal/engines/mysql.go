@@ -176,7 +176,7 @@ func (m *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	}
 	for id := int64(0); id < last; id += insertBatch {
 		for _, sql := range []string{
-			"INSERT INTO qsidecar_expiring (prune_at, job) SELECT prune_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND prune_at IS NOT NULL",
+			"INSERT INTO qsidecar_prunable (prune_at, job) SELECT prune_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND prune_at IS NOT NULL",
 			"INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE id > ? AND id <= ? AND state = 'dead'",
 		} {
 			if _, err := m.c.ExecContext(ctx, sql, id, id+insertBatch); err != nil {
@@ -184,7 +184,7 @@ func (m *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 			}
 		}
 	}
-	_, err := m.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs, qsidecar_expiring, qsidecar_failures")
+	_, err := m.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs, qsidecar_prunable, qsidecar_failures")
 	return err
 }
 

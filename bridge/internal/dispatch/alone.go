@@ -9,7 +9,7 @@ import (
 )
 
 // Jobs that must be alone (see backends.Job.Alone). A claim of a session that holds nothing gets such a job as its only
-// one. If no such session claims, the scheduler keeps the job and lets one session run empty: its other claims wait, and
+// one. If no such session claims, the matcher keeps the job and lets one session run empty: its other claims wait, and
 // find out about no job. The job goes to that session or to another empty one, whichever claims first. So a busy session
 // can't starve it, and each of these jobs stops at most one session. After aloneAge the job goes back to the database, so
 // that a pause applies to it and other sidecars can take it. The session waits for as long again, in case the next claim
@@ -49,7 +49,7 @@ func isAlone(j backends.Job) bool { return j.Alone }
 
 // ownJobs returns the jobs of a session lease that the claim gets, of those that its slots claimed. It adds the others to
 // apart. A claim of a session without jobs gets one that must be alone if it has no others.
-func (s *scheduler) ownJobs(r *Request, jobs []backends.Job, apart *[]backends.Job) []backends.Job {
+func (m *matcher) ownJobs(r *Request, jobs []backends.Job, apart *[]backends.Job) []backends.Job {
 	before := len(*apart)
 	if jobs = withoutAlone(jobs, apart); len(jobs) > 0 || len(*apart) == before || !r.takeAlone(false) {
 		return jobs
@@ -70,34 +70,34 @@ func (r *Request) takeAlone(emptied bool) bool {
 
 // keepAlone gives jobs to claims of empty sessions, or keeps them and lets a session run empty for each. It returns those
 // for which there is no session. empty are claims that got nothing: their sessions can run empty although they don't wait.
-func (s *scheduler) keepAlone(jobs []backends.Job, asked time.Duration, empty []*Request) (back []backends.Job) {
-	now := s.Clock()
+func (m *matcher) keepAlone(jobs []backends.Job, asked time.Duration, empty []*Request) (back []backends.Job) {
+	now := m.Clock()
 	for i := range jobs {
 		k := keptJob{Job: jobs[i], since: now, asked: asked}
-		s.countPrefetched(int64(len(k.Payload)))
-		if s.stopped == nil {
-			if k.session = s.sessionToEmpty(k.Queue, empty); s.handAlone(&k) {
+		m.countPrefetched(int64(len(k.Payload)))
+		if m.stopped == nil {
+			if k.session = m.sessionToEmpty(k.Queue, empty); m.handAlone(&k) {
 				continue
 			}
 		}
 		if k.session == nil {
 			back = append(back, k.Job)
-			s.countPrefetched(-int64(len(k.Payload)))
+			m.countPrefetched(-int64(len(k.Payload)))
 			continue
 		}
-		s.alone = append(s.alone, k)
+		m.alone = append(m.alone, k)
 	}
-	if len(s.alone) > 0 {
-		s.WakePrefetcher()
+	if len(m.alone) > 0 {
+		m.WakePrefetcher()
 	}
-	s.markReturning(back)
+	m.markReturning(back)
 	return back
 }
 
 // sessionToEmpty chooses the session that runs empty for a job of the queue: one that already does so for a job that went
 // back, or else the one with the fewest jobs.
-func (s *scheduler) sessionToEmpty(queue string, empty []*Request) (chosen *quota.Session) {
-	if gone := s.takeGone(queue); gone != nil {
+func (m *matcher) sessionToEmpty(queue string, empty []*Request) (chosen *quota.Session) {
+	if gone := m.takeGone(queue); gone != nil {
 		return gone
 	}
 	least, preferred := 0, false
@@ -114,7 +114,7 @@ func (s *scheduler) sessionToEmpty(queue string, empty []*Request) (chosen *quot
 	for _, r := range empty {
 		consider(r)
 	}
-	for wq := range s.byQueue[queue] {
+	for wq := range m.byQueue[queue] {
 		for r := range wq.requests {
 			consider(r)
 		}
@@ -127,31 +127,31 @@ func (s *scheduler) sessionToEmpty(queue string, empty []*Request) (chosen *quot
 
 // takeGone returns a session that still runs empty for a job of the queue that went back, and forgets that job. It returns
 // nil if there is none.
-func (s *scheduler) takeGone(queue string) *quota.Session {
-	i := slices.IndexFunc(s.alone, func(k keptJob) bool { return k.gone && k.Queue == queue && k.session.Jobs.Emptying() })
+func (m *matcher) takeGone(queue string) *quota.Session {
+	i := slices.IndexFunc(m.alone, func(k keptJob) bool { return k.gone && k.Queue == queue && k.session.Jobs.Emptying() })
 	if i < 0 {
 		return nil
 	}
-	session := s.alone[i].session
-	s.alone = slices.Delete(s.alone, i, i+1)
+	session := m.alone[i].session
+	m.alone = slices.Delete(m.alone, i, i+1)
 	return session
 }
 
 // mayHandOut reports whether a kept job is here, and nothing has happened since its claim that forbids its hand-out.
-func (s *scheduler) mayHandOut(k *keptJob) bool {
-	return !k.gone && s.Identity() == k.Token.Sidecar && !s.Stalled(k.asked)
+func (m *matcher) mayHandOut(k *keptJob) bool {
+	return !k.gone && m.Identity() == k.Token.Sidecar && !m.Stalled(k.asked)
 }
 
 // handAlone gives a job to a waiting claim of an empty session, if there is one.
-func (s *scheduler) handAlone(k *keptJob) bool {
-	if !s.mayHandOut(k) {
+func (m *matcher) handAlone(k *keptJob) bool {
+	if !m.mayHandOut(k) {
 		return false
 	}
-	for wq := range s.byQueue[k.Queue] {
+	for wq := range m.byQueue[k.Queue] {
 		for r := range wq.requests {
 			if r.takeAlone(r.Session == k.session) {
-				s.remove(r)
-				r.end(s.answerAlone(r, k))
+				m.remove(r)
+				r.end(m.answerAlone(r, k))
 				return true
 			}
 		}
@@ -160,43 +160,43 @@ func (s *scheduler) handAlone(k *keptJob) bool {
 }
 
 // answerAlone returns the answer of a claim that gets the job.
-func (s *scheduler) answerAlone(r *Request, k *keptJob) Answer {
-	s.countPrefetched(-int64(len(k.Payload)))
+func (m *matcher) answerAlone(r *Request, k *keptJob) Answer {
+	m.countPrefetched(-int64(len(k.Payload)))
 	if k.session != nil && k.session != r.Session {
 		k.session.Jobs.Reopen(false)
 		k.session.Client.WakeClaims()
 	}
-	return s.answer(r, []backends.Job{k.Job}, k.asked)
+	return m.answer(r, []backends.Job{k.Job}, k.asked)
 }
 
 // answer returns the answer of a claim that gets jobs.
-func (s *scheduler) answer(r *Request, jobs []backends.Job, asked time.Duration) Answer {
+func (m *matcher) answer(r *Request, jobs []backends.Job, asked time.Duration) Answer {
 	r.Session.AddClaimed(jobs)
-	return Answer{Jobs: jobs, Asked: asked, At: s.Clock(), Prefetched: jobs[0].Alone && !s.NoPrefetch(jobs[0].Queue)}
+	return Answer{Jobs: jobs, Asked: asked, At: m.Clock(), Unrecorded: jobs[0].Alone && !m.NoPrefetch(jobs[0].Queue)}
 }
 
 // serveAlone gives kept jobs to sessions that are empty by now. If a session's job is back in the database, the session
 // claims it.
-func (s *scheduler) serveAlone() {
-	if len(s.alone) > 0 {
-		s.alone = slices.DeleteFunc(s.alone, func(k keptJob) bool {
-			return s.handAlone(&k) || k.gone && s.returning[k.Queue] == 0 && k.session.Jobs.Probe()
+func (m *matcher) serveAlone() {
+	if len(m.alone) > 0 {
+		m.alone = slices.DeleteFunc(m.alone, func(k keptJob) bool {
+			return m.handAlone(&k) || k.gone && m.returning[k.Queue] == 0 && k.session.Jobs.Probe()
 		})
 	}
 }
 
 // mayReturn reports whether the job for which the claim's session ran empty is on its way back to the database.
-func (s *scheduler) mayReturn(r *Request) bool {
-	return r.Session.Jobs.Count() == 0 && s.isReturning(r.Queues)
+func (m *matcher) mayReturn(r *Request) bool {
+	return r.Session.Jobs.Count() == 0 && m.isReturning(r.Queues)
 }
 
 // fromAlone gives a new claim a kept job of its queues, if its session is empty.
-func (s *scheduler) fromAlone(r *Request, queues []string) (a Answer, ok bool) {
-	for i := range s.alone {
-		k := &s.alone[i]
-		if slices.Contains(queues, k.Queue) && s.mayHandOut(k) && r.takeAlone(r.Session == k.session) {
-			a = s.answerAlone(r, k)
-			s.alone = slices.Delete(s.alone, i, i+1)
+func (m *matcher) fromAlone(r *Request, queues []string) (a Answer, ok bool) {
+	for i := range m.alone {
+		k := &m.alone[i]
+		if slices.Contains(queues, k.Queue) && m.mayHandOut(k) && r.takeAlone(r.Session == k.session) {
+			a = m.answerAlone(r, k)
+			m.alone = slices.Delete(m.alone, i, i+1)
 			return a, true
 		}
 	}
@@ -204,10 +204,10 @@ func (s *scheduler) fromAlone(r *Request, queues []string) (a Answer, ok bool) {
 }
 
 // drainAlone takes the kept jobs for which the function returns true.
-func (s *scheduler) drainAlone(back func(k *keptJob) bool) (out []backends.Job) {
-	now := s.Clock()
-	left := s.alone[:0]
-	for _, k := range s.alone {
+func (m *matcher) drainAlone(back func(k *keptJob) bool) (out []backends.Job) {
+	now := m.Clock()
+	left := m.alone[:0]
+	for _, k := range m.alone {
 		switch {
 		case !back(&k):
 			left = append(left, k)
@@ -216,20 +216,20 @@ func (s *scheduler) drainAlone(back func(k *keptJob) bool) (out []backends.Job) 
 			k.session.Client.WakeClaims()
 		default:
 			out = append(out, k.Job)
-			s.countPrefetched(-int64(len(k.Payload)))
+			m.countPrefetched(-int64(len(k.Payload)))
 			left = append(left, keptJob{Job: backends.Job{Queue: k.Queue}, session: k.session, since: now, gone: true})
 		}
 	}
-	clear(s.alone[len(left):])
-	s.alone = left
-	s.markReturning(out)
+	clear(m.alone[len(left):])
+	m.alone = left
+	m.markReturning(out)
 	return out
 }
 
 // keptAlone counts the jobs that wait to be alone.
-func (s *scheduler) keptAlone() (n int) {
-	for i := range s.alone {
-		if !s.alone[i].gone {
+func (m *matcher) keptAlone() (n int) {
+	for i := range m.alone {
+		if !m.alone[i].gone {
 			n++
 		}
 	}

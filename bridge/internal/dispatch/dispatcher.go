@@ -31,14 +31,14 @@ type Config struct {
 // includes the claim again after a notification, in turn. A notification reports that a queue possibly has ready
 // jobs, and about how many.
 //
-// A Dispatcher is a lock around a scheduler. No other file uses the lock.
+// A Dispatcher is a lock around a matcher. No other file uses the lock.
 type Dispatcher struct {
-	mu        sync.Mutex
-	scheduler scheduler
+	mu      sync.Mutex
+	matcher matcher
 }
 
 // New returns a Dispatcher without claims.
-func New(c Config) *Dispatcher { return &Dispatcher{scheduler: newScheduler(c)} }
+func New(c Config) *Dispatcher { return &Dispatcher{matcher: newMatcher(c)} }
 
 // Locker returns the lock, for the check that no one holds it for long.
 func (d *Dispatcher) Locker() sync.Locker { return &d.mu }
@@ -47,7 +47,7 @@ func (d *Dispatcher) Locker() sync.Locker { return &d.mu }
 func (d *Dispatcher) Add(r *Request, queues []string) (a Answer, answered bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.add(r, queues)
+	return d.matcher.add(r, queues)
 }
 
 // Wait returns the answer of a queued claim. If over is closed (the end of the claim's wait, a cancel, a hang-up), it requests
@@ -60,7 +60,7 @@ func (d *Dispatcher) Wait(over <-chan struct{}, r *Request) Answer {
 		d.leave(r)
 		a = <-r.answer
 	}
-	d.scheduler.answers.Put(r.answer)
+	d.matcher.answers.Put(r.answer)
 	return a
 }
 
@@ -75,14 +75,14 @@ func (d *Dispatcher) Jobs(r *Request) (a Answer, ok bool) {
 		r.answer <- a // for Wait
 		return Answer{}, false
 	}
-	d.scheduler.answers.Put(r.answer)
+	d.matcher.answers.Put(r.answer)
 	return a, true
 }
 
 func (d *Dispatcher) leave(r *Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.leave(r)
+	d.matcher.leave(r)
 }
 
 // WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
@@ -104,23 +104,23 @@ func (d *Dispatcher) Announce(queues []string, jobs int) (wanted bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.announce(queues, jobs, false)
+	return d.matcher.announce(queues, jobs, false)
 }
 
 // Notify is Announce that also causes a commit if a claim waits.
 func (d *Dispatcher) Notify(queues []string, jobs int) {
 	if d.Announce(queues, jobs) {
-		d.scheduler.Wake()
+		d.matcher.Wake()
 	}
 }
 
 // Reopen reports that the limits of a queue possibly let jobs start again. It returns whether a claim waits for that.
 func (d *Dispatcher) Reopen(queue string) (wanted bool) {
 	d.mu.Lock()
-	wanted = d.scheduler.announce([]string{queue}, someJobs, true)
+	wanted = d.matcher.announce([]string{queue}, someJobs, true)
 	d.mu.Unlock()
 	if wanted {
-		d.scheduler.Wake()
+		d.matcher.Wake()
 	}
 	return wanted
 }
@@ -132,7 +132,7 @@ func (d *Dispatcher) NotifyReady(queues []string) { d.Notify(queues, someJobs*le
 func (d *Dispatcher) Waiting() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.waiting()
+	return d.matcher.waiting()
 }
 
 // Gather chooses the claims that the next commit includes. number returns the number of each slot's token. It uses as much of
@@ -140,8 +140,8 @@ func (d *Dispatcher) Waiting() []string {
 func (d *Dispatcher) Gather(sidecar backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	groups = d.scheduler.gather(sidecar, number, b, false)
-	return groups, d.scheduler.hasSlow()
+	groups = d.matcher.gather(sidecar, number, b, false)
+	return groups, d.matcher.hasSlow()
 }
 
 // GatherSlow chooses the claims of one wait queue with a slow queue, for a commit of their own that runs beside the others. One
@@ -149,14 +149,14 @@ func (d *Dispatcher) Gather(sidecar backends.Identity, number func() uint64, b *
 func (d *Dispatcher) GatherSlow(sidecar backends.Identity, number func() uint64, b *Budget) []Group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.gather(sidecar, number, b, true)
+	return d.matcher.gather(sidecar, number, b, true)
 }
 
 // EndSlow allows the next commit for the wait queue of a group of GatherSlow, after Deliver or Fail.
 func (d *Dispatcher) EndSlow(g Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.endSlow(g.queue)
+	d.matcher.endSlow(g.queue)
 }
 
 // Deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those
@@ -164,7 +164,7 @@ func (d *Dispatcher) EndSlow(g Group) {
 func (d *Dispatcher) Deliver(g Group, results ...backends.ClaimResult) (back []backends.Job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.deliver(g, results)
+	return d.matcher.deliver(g, results)
 }
 
 // Fail ends a claim group that the database did not answer. Claims that do not wait get the error. The others
@@ -172,7 +172,7 @@ func (d *Dispatcher) Deliver(g Group, results ...backends.ClaimResult) (back []b
 func (d *Dispatcher) Fail(g Group, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.fail(g, err, false)
+	d.matcher.fail(g, err, false)
 }
 
 // FailApart is Fail for a claim group that got its own error while the rest of the commit succeeded. Its waiting
@@ -180,21 +180,21 @@ func (d *Dispatcher) Fail(g Group, err error) {
 func (d *Dispatcher) FailApart(g Group, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.fail(g, err, true)
+	d.matcher.fail(g, err, true)
 }
 
 // FailOnce answers the claims that do not wait, or no longer: nothing can be claimed now.
 func (d *Dispatcher) FailOnce(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.failOnce(err)
+	d.matcher.failOnce(err)
 }
 
 // Stop answers every claim with err, now and later.
 func (d *Dispatcher) Stop(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.stop(err)
+	d.matcher.stop(err)
 }
 
 // Reroute ends waits with ErrAgain: those in wait queues that are not served here any more, and those of sessions
@@ -202,15 +202,15 @@ func (d *Dispatcher) Stop(err error) {
 func (d *Dispatcher) Reroute(served func(queues []string) bool) (back []backends.Job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.reroute(served)
+	return d.matcher.reroute(served)
 }
 
 // NoteGate reports that Config.Gated changed for a queue.
 func (d *Dispatcher) NoteGate(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for wq := range d.scheduler.byQueue[queue] {
-		wq.noPrefetch = d.scheduler.isDirect(wq.queues)
+	for wq := range d.matcher.byQueue[queue] {
+		wq.noPrefetch = d.matcher.isDirect(wq.queues)
 	}
 }
 
@@ -218,7 +218,7 @@ func (d *Dispatcher) NoteGate(queue string) {
 func (d *Dispatcher) NoteClaimTime(took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.noteClaimTime(took)
+	d.matcher.noteClaimTime(took)
 }
 
 // TakePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones. It also takes
@@ -227,7 +227,7 @@ func (d *Dispatcher) NoteClaimTime(took time.Duration) {
 func (d *Dispatcher) TakePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.takePrefetched(limit)
+	return d.matcher.takePrefetched(limit)
 }
 
 // MarkReturning counts jobs that go back to the database. Claims that don't wait, and find no job of their queues, are held
@@ -235,13 +235,13 @@ func (d *Dispatcher) TakePrefetched(limit time.Duration) (out []backends.Job, le
 func (d *Dispatcher) MarkReturning(jobs []backends.Job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.scheduler.markReturning(jobs)
+	d.matcher.markReturning(jobs)
 }
 
 // Returned reports that jobs of these queues are back. Claims that found none are included in the next commit.
 func (d *Dispatcher) Returned(queues []string) {
 	d.mu.Lock()
-	d.scheduler.returned(queues)
+	d.matcher.returned(queues)
 	d.mu.Unlock()
 	d.Notify(queues, 1)
 }
@@ -259,5 +259,5 @@ type Snapshot struct {
 func (d *Dispatcher) Snapshot() Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.snapshot()
+	return d.matcher.snapshot()
 }

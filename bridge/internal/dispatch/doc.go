@@ -3,5 +3,5 @@
 // It has no goroutine and calls no database. Its caller includes the claims that Gather chooses in a commit, and passes the
 // result to Deliver or Fail, which answer them.
 //
-// Start reading at Dispatcher, which has the lock, and scheduler, which has all decisions.
+// Start reading at Dispatcher, which has the lock, and matcher, which has all decisions.
 package dispatch

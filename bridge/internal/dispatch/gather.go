@@ -27,18 +27,18 @@ func (g *Group) Queues() []string { return g.queue.queues }
 const maxSlow = 4
 
 // hasSlow reports whether a slow wait queue is due, and can have a commit.
-func (s *scheduler) hasSlow() bool { return s.slowDue.Len() > 0 && s.slowCommits < maxSlow }
+func (m *matcher) hasSlow() bool { return m.slowDue.Len() > 0 && m.slowCommits < maxSlow }
 
 // gather chooses claims for at most maxSlots jobs. If slow is set, they are those of one slow wait queue.
-func (s *scheduler) gather(sidecar backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
-	due := &s.due
+func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
+	due := &m.due
 	if slow {
-		if due = &s.slowDue; !s.hasSlow() {
+		if due = &m.slowDue; !m.hasSlow() {
 			return nil
 		}
 	}
-	s.serveAlone()
-	g := gathering{s: s, slotsLeft: maxSlots, slot: func(slot backends.Slot) backends.Slot {
+	m.serveAlone()
+	g := gathering{m: m, slotsLeft: maxSlots, slot: func(slot backends.Slot) backends.Slot {
 		slot.Token = backends.Token{Sidecar: sidecar, Number: number()}
 		return slot
 	}}
@@ -47,47 +47,47 @@ func (s *scheduler) gather(sidecar backends.Identity, number func() uint64, budg
 		if g.slotsLeft <= 0 || g.names > 0 && (slow || g.names+len(wq.queues) > maxNames) {
 			break // it comes first next time
 		}
-		s.unschedule(wq)
-		if !s.needsClaim(wq) {
+		m.unschedule(wq)
+		if !m.needsClaim(wq) {
 			continue
 		}
-		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, s.isSlow); wq.slow != slow {
-			if s.schedule(wq); slow { // among those of its kind
-				s.Wake()
+		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, m.isSlow); wq.slow != slow {
+			if m.schedule(wq); slow { // among those of its kind
+				m.Wake()
 			}
 			continue
 		}
 		if !budget.reserve(wq) {
-			s.schedule(wq)
+			m.schedule(wq)
 			continue
 		}
 		if !g.claimFor(wq) {
 			budget.unreserve(wq)
-			s.schedule(wq) // the claims are included when their client has read or settled something
+			m.schedule(wq) // the claims are included when their client has read or settled something
 		}
 	}
 	budget.divide(g.groups)
 	if slow && len(g.groups) > 0 {
 		g.groups[0].queue.apart = true
-		s.slowCommits++
+		m.slowCommits++
 	}
 	for _, r := range g.full {
-		s.remove(r)
+		m.remove(r)
 		r.end(Answer{Err: r.Session.Client.TooManyJobs()})
 	}
 	for _, r := range g.none {
-		s.remove(r)
-		r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
+		m.remove(r)
+		r.end(Answer{Err: cmp.Or(m.stopped, r.moved)})
 	}
 	return g.groups
 }
 
 // endSlow ends the commit of a slow wait queue.
-func (s *scheduler) endSlow(wq *waitQueue) {
+func (m *matcher) endSlow(wq *waitQueue) {
 	wq.apart = false
-	s.slowCommits--
-	s.cleanUp(wq)
-	s.Wake() // it, or another one, is possibly due
+	m.slowCommits--
+	m.cleanUp(wq)
+	m.Wake() // it, or another one, is possibly due
 }
 
 // maxNames bounds the queues that the claims of one commit name. A single claim can name more. A transaction that
@@ -97,7 +97,7 @@ const maxNames = 4096
 
 // gathering is the state of gather.
 type gathering struct {
-	s         *scheduler
+	m         *matcher
 	slotsLeft int
 	names     int // of queues
 	slot      func(backends.Slot) backends.Slot
@@ -119,7 +119,7 @@ func (g *gathering) claimFor(wq *waitQueue) bool {
 	}
 	wq.expected = max(0, wq.expected-len(group.Slots))
 	own := len(group.Slots)
-	prefetched := g.s.wantsPrefetch(wq, g.slotsLeft)
+	prefetched := g.m.wantsPrefetch(wq, g.slotsLeft)
 	wq.expected -= prefetched
 	for range prefetched {
 		group.Slots = append(group.Slots, g.slot(backends.Slot{Prefetch: true}))
@@ -155,7 +155,7 @@ func (g *gathering) add(group *Group, all *list.List, most int) (fits bool) {
 			g.full = append(g.full, r)
 		}
 		if n == 0 {
-			if !held && (r.leaving || r.Once && !g.s.mayReturn(r)) && r.Session.Jobs.Exclusive() {
+			if !held && (r.leaving || r.Once && !g.m.mayReturn(r)) && r.Session.Jobs.Exclusive() {
 				g.none = append(g.none, r)
 			}
 			continue

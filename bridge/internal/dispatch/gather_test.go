@@ -72,7 +72,7 @@ func TestNothingIsKeptOfClaimsThatFailWhileTheHeartbeatIsLate(t *testing.T) {
 			t.Fatal("answered without the reason")
 		}
 	}
-	if n := k.scheduler.due.Len(); n != 0 || len(k.scheduler.queues) != 0 {
-		t.Errorf("%d wait queues are due, %d are known, want none", n, len(k.scheduler.queues))
+	if n := k.matcher.due.Len(); n != 0 || len(k.matcher.queues) != 0 {
+		t.Errorf("%d wait queues are due, %d are known, want none", n, len(k.matcher.queues))
 	}
 }

@@ -81,37 +81,37 @@ type prefetchedBytes struct{ bytes, reported int64 }
 const prefetchStep = 64 << 10
 
 // countPrefetched adds n bytes, which can be negative, to the count of prefetched payload.
-func (s *scheduler) countPrefetched(n int64) {
-	p := &s.prefetchBytes
+func (m *matcher) countPrefetched(n int64) {
+	p := &m.prefetchBytes
 	p.bytes += n
 	if diff := p.bytes - p.reported; diff >= prefetchStep || diff <= -prefetchStep || p.bytes == 0 && diff != 0 {
 		p.reported = p.bytes
-		s.Memory.AddPrefetched(diff)
+		m.Memory.AddPrefetched(diff)
 	}
 }
 
 // mayPrefetch reports whether there is memory to prefetch.
-func (s *scheduler) mayPrefetch() bool {
-	return s.prefetchBytes.bytes < prefetchTotalMax && !s.Memory.Scarce.Load()
+func (m *matcher) mayPrefetch() bool {
+	return m.prefetchBytes.bytes < prefetchTotalMax && !m.Memory.Scarce.Load()
 }
 
 // wantsPrefetch returns how many slots of a claim group are for prefetch: no more than the jobs that the wait queue can
 // expect besides those of its claims.
-func (s *scheduler) wantsPrefetch(wq *waitQueue, room int) int {
-	if !s.CanPrefetch || wq.noPrefetch || s.stopped != nil || !s.mayPrefetch() {
+func (m *matcher) wantsPrefetch(wq *waitQueue, room int) int {
+	if !m.CanPrefetch || wq.noPrefetch || m.stopped != nil || !m.mayPrefetch() {
 		return 0
 	}
-	return max(0, min(wq.prefetch.missing(s.Clock(), s.claimTime), wq.expected, room))
+	return max(0, min(wq.prefetch.missing(m.Clock(), m.claimTime), wq.expected, room))
 }
 
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace.
-func (s *scheduler) inUse(wq *waitQueue) bool {
+func (m *matcher) inUse(wq *waitQueue) bool {
 	a := &wq.prefetch
-	return a.inCommit || wq.apart || len(a.jobs) > 0 || s.CanPrefetch && !wq.noPrefetch && a.pace.moves(s.Clock(), s.claimTime)
+	return a.inCommit || wq.apart || len(a.jobs) > 0 || m.CanPrefetch && !wq.noPrefetch && a.pace.moves(m.Clock(), m.claimTime)
 }
 
-func (s *scheduler) noteClaimTime(took time.Duration) {
-	s.claimTime = max(took, s.claimTime-s.claimTime/8)
+func (m *matcher) noteClaimTime(took time.Duration) {
+	m.claimTime = max(took, m.claimTime-m.claimTime/8)
 }
 
 // pace is the rate at which a wait queue takes jobs: the second highest of the last windows. So a burst, such as thirty
@@ -156,15 +156,15 @@ func (p *pace) perSecond(now, commit time.Duration) float64 {
 
 // fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
 // that reads too slowly. It also returns when the first one's commit began.
-func (s *scheduler) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job, asked time.Duration) {
+func (m *matcher) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job, asked time.Duration) {
 	a := &wq.prefetch
 	if len(a.jobs) == 0 || r.Template.Lease > 0 || r.Session.Overloaded() {
 		return nil, 0
 	}
-	if sidecar := s.Identity(); sidecar == 0 || sidecar != a.jobs[0].Token.Sidecar || s.Stalled(a.asked[0]) {
+	if sidecar := m.Identity(); sidecar == 0 || sidecar != a.jobs[0].Token.Sidecar || m.Stalled(a.asked[0]) {
 		return nil, 0 // the prefetcher releases them
 	}
-	n, _, _ := r.reserve(a.fitting(r.Slots, s.MaxBytes()))
+	n, _, _ := r.reserve(a.fitting(r.Slots, m.MaxBytes()))
 	if n == 0 {
 		return nil, 0
 	}
@@ -173,19 +173,19 @@ func (s *scheduler) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job
 	jobs = a.take(n)
 	wq.hold(jobs, -1)
 	wq.handOut(jobs)
-	s.countPrefetched(a.bytes - before)
-	a.pace.add(n, s.Clock(), s.claimTime)
+	m.countPrefetched(a.bytes - before)
+	a.pace.add(n, m.Clock(), m.claimTime)
 	return jobs, asked
 }
 
 // takePrefetchedOfOthers takes prefetched jobs of the claim's queues that it cannot get: another wait queue has
 // them, or its lease is timed. Otherwise it would find the queue empty because of this sidecar's own prefetch.
-func (s *scheduler) takePrefetchedOfOthers(r *Request) (out []backends.Job) {
+func (m *matcher) takePrefetchedOfOthers(r *Request) (out []backends.Job) {
 	for _, q := range r.queue.queues {
-		for wq := range s.byQueue[q] {
+		for wq := range m.byQueue[q] {
 			if len(wq.prefetch.jobs) > 0 && (wq != r.queue || r.Template.Lease > 0) {
-				out = append(out, s.drainPrefetch(wq, 0)...)
-				wq.prefetch.pace = pace{since: s.Clock()}
+				out = append(out, m.drainPrefetch(wq, 0)...)
+				wq.prefetch.pace = pace{since: m.Clock()}
 			}
 		}
 	}
@@ -194,15 +194,15 @@ func (s *scheduler) takePrefetchedOfOthers(r *Request) (out []backends.Job) {
 
 // prefetchJobs keeps jobs for the wait queue after it has served the claims that arrived since. It returns those
 // that must go back.
-func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.Duration) (back []backends.Job) {
+func (m *matcher) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.Duration) (back []backends.Job) {
 	if len(jobs) == 0 {
 		return nil
 	}
-	if s.stopped != nil {
-		s.markReturning(jobs)
+	if m.stopped != nil {
+		m.markReturning(jobs)
 		return jobs
 	}
-	now, before := s.Clock(), wq.prefetch.bytes
+	now, before := m.Clock(), wq.prefetch.bytes
 	for i := range jobs {
 		wq.prefetch.since, wq.prefetch.asked = append(wq.prefetch.since, now), append(wq.prefetch.asked, asked)
 		wq.prefetch.bytes += int64(len(jobs[i].Payload))
@@ -212,7 +212,7 @@ func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.
 	} else {
 		wq.prefetch.jobs = append(wq.prefetch.jobs, jobs...)
 	}
-	s.countPrefetched(wq.prefetch.bytes - before)
+	m.countPrefetched(wq.prefetch.bytes - before)
 	wq.hold(jobs, 1)
 	wq.interleave()
 	for r := range wq.requests {
@@ -222,21 +222,21 @@ func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.
 		if r.inCommit {
 			continue
 		}
-		if got, asked := s.fromPrefetch(wq, r); len(got) > 0 {
-			s.remove(r)
+		if got, asked := m.fromPrefetch(wq, r); len(got) > 0 {
+			m.remove(r)
 			r.Session.AddClaimed(got)
-			r.end(Answer{Jobs: got, Asked: asked, At: s.Clock(), Prefetched: true})
+			r.end(Answer{Jobs: got, Asked: asked, At: m.Clock(), Unrecorded: true})
 		}
 	}
-	if s.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
-		return s.drainPrefetch(wq, 0)
+	if m.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
+		return m.drainPrefetch(wq, 0)
 	}
-	s.attend(wq)
+	m.attend(wq)
 	return nil
 }
 
 // drainPrefetch takes the jobs prefetched before limit (0: all).
-func (s *scheduler) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
+func (m *matcher) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
 	a := &wq.prefetch
 	n, before := 0, a.bytes
 	if wq.rotation != nil && limit > 0 {
@@ -247,41 +247,41 @@ func (s *scheduler) drainPrefetch(wq *waitQueue, limit time.Duration) (out []bac
 	}
 	out = a.take(n)
 	wq.hold(out, -1)
-	s.countPrefetched(a.bytes - before)
+	m.countPrefetched(a.bytes - before)
 	wq.interleave()
-	s.markReturning(out)
+	m.markReturning(out)
 	return out
 }
 
 // markReturning counts jobs that go back to the database.
-func (s *scheduler) markReturning(jobs []backends.Job) {
+func (m *matcher) markReturning(jobs []backends.Job) {
 	for i := range jobs {
-		s.returning[jobs[i].Queue]++
+		m.returning[jobs[i].Queue]++
 	}
 }
 
 // isReturning reports whether a job of one of the queues is on its way back.
-func (s *scheduler) isReturning(queues []string) bool {
-	return slices.ContainsFunc(queues, func(q string) bool { return s.returning[q] > 0 })
+func (m *matcher) isReturning(queues []string) bool {
+	return slices.ContainsFunc(queues, func(q string) bool { return m.returning[q] > 0 })
 }
 
-func (s *scheduler) returned(queues []string) {
+func (m *matcher) returned(queues []string) {
 	for _, q := range queues {
-		if s.returning[q]--; s.returning[q] <= 0 {
-			delete(s.returning, q)
+		if m.returning[q]--; m.returning[q] <= 0 {
+			delete(m.returning, q)
 		}
-		for wq := range s.byQueue[q] {
+		for wq := range m.byQueue[q] {
 			wq.retryDeferred()
 		}
 	}
 }
 
-func (s *scheduler) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
-	now := s.Clock()
-	out = s.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })
-	left = len(s.alone) > 0
-	for wq := range s.attended {
-		back := s.drainPrefetch(wq, limit)
+func (m *matcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
+	now := m.Clock()
+	out = m.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })
+	left = len(m.alone) > 0
+	for wq := range m.attended {
+		back := m.drainPrefetch(wq, limit)
 		if len(back) > 0 {
 			out = append(out, back...)
 			wq.prefetch.pace = pace{since: now} // no claim used the jobs: start to measure again
@@ -290,14 +290,14 @@ func (s *scheduler) takePrefetched(limit time.Duration) (out []backends.Job, lef
 			if len(wq.prefetch.jobs) > 0 {
 				left = true
 			} else {
-				delete(s.attended, wq)
+				delete(m.attended, wq)
 			}
 			continue
 		}
-		if s.inUse(wq) {
+		if m.inUse(wq) {
 			left = true
 		} else {
-			s.drop(wq)
+			m.drop(wq)
 		}
 	}
 	return out, left

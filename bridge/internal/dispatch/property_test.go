@@ -209,7 +209,7 @@ func (w *world) bringBack() {
 
 // check fails if a claim is forgotten: one that no commit has included yet must be due.
 func (w *world) check(t *rapid.T) {
-	for _, wq := range w.scheduler.queues {
+	for _, wq := range w.matcher.queues {
 		if wq.fresh.Len() > 0 && wq.due == nil && !wq.prefetch.inCommit && !wq.apart {
 			t.Fatalf("%d claims of %v are forgotten", wq.fresh.Len(), wq.queues)
 		}
@@ -217,7 +217,7 @@ func (w *world) check(t *rapid.T) {
 			t.Fatalf("%v is in no commit", wq.queues)
 		}
 	}
-	for _, wq := range w.scheduler.queues {
+	for _, wq := range w.matcher.queues {
 		if wq.rotation == nil {
 			continue
 		}
@@ -233,8 +233,8 @@ func (w *world) check(t *rapid.T) {
 	for _, q := range w.back {
 		returning[q]++
 	}
-	if !maps.Equal(returning, w.scheduler.returning) {
-		t.Fatalf("jobs on their way back: %v, counted: %v", returning, w.scheduler.returning)
+	if !maps.Equal(returning, w.matcher.returning) {
+		t.Fatalf("jobs on their way back: %v, counted: %v", returning, w.matcher.returning)
 	}
 }
 
@@ -300,9 +300,9 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 				t.Errorf("job %d is lost", number)
 			}
 		}
-		s := &w.scheduler
+		s := &w.matcher
 		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), s.due.Len(), s.slowDue.Len(), s.slowCommits, len(s.alone), int(s.prefetchBytes.bytes)}; n != [9]int{} {
-			t.Errorf("at the end the scheduler has %v entries, want none", n)
+			t.Errorf("at the end the matcher has %v entries, want none", n)
 		}
 		for i, s := range w.sessions {
 			if n, _, probe := s.Jobs.Reserve(s.MaxJobs(), s.MaxJobs()); n != s.MaxJobs() && !probe {

@@ -27,7 +27,7 @@ type Request struct {
 	lastErr  error            // of the last commit that included it
 	moved    error            // ErrAgain, once its queues are not served here
 
-	answer     chan Answer // buffered: the scheduler never waits for the session
+	answer     chan Answer // buffered: the matcher never waits for the session
 	onAnswered func()      // see WhenAnswered; nil: nothing
 }
 
@@ -36,7 +36,7 @@ type Answer struct {
 	Jobs       []backends.Job
 	Asked      time.Duration // Group.Asked
 	At         time.Duration // of the answer, by Config.Clock
-	Prefetched bool          // the hand-out is not recorded in the database yet
+	Unrecorded bool          // the hand-out is not recorded in the database yet
 	Err        error
 }
 

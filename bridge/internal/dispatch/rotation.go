@@ -41,17 +41,17 @@ type turns struct {
 // turnLength is so large that rounding changes no ratio by more than 0.1 percent, and so small that no sum overflows.
 const turnLength = 1 << 20
 
-// maxTurns bounds the queues of the wait queues that aren't in use, and whose turns the scheduler keeps.
+// maxTurns bounds the queues of the wait queues that aren't in use, and whose turns the matcher keeps.
 const maxTurns = 1 << 14
 
 // newRotation returns the rotation of a wait queue. It goes on where an earlier one for the same queues ended: a slow worker
 // would otherwise get all jobs from one queue. At first it asks the queue `first`.
-func (s *scheduler) newRotation(key string, queues []string, weights []int64, first string) *rotation {
+func (m *matcher) newRotation(key string, queues []string, weights []int64, first string) *rotation {
 	n := len(queues)
 	r := &rotation{queues: queues, large: -1, more: make([]bool, n), empty: make([]bool, n), held: make([]int, n)}
-	if kept, known := s.turns[key]; known {
-		delete(s.turns, key)
-		s.turnsKept -= n
+	if kept, known := m.turns[key]; known {
+		delete(m.turns, key)
+		m.turnsKept -= n
 		r.turns = kept
 		return r
 	}
@@ -67,15 +67,15 @@ func (s *scheduler) newRotation(key string, queues []string, weights []int64, fi
 }
 
 // keepTurn keeps the turns of a wait queue that is dropped.
-func (s *scheduler) keepTurn(wq *waitQueue) {
+func (m *matcher) keepTurn(wq *waitQueue) {
 	if wq.rotation == nil {
 		return
 	}
-	if s.turnsKept += len(wq.queues); s.turnsKept > maxTurns {
-		clear(s.turns)
-		s.turnsKept = len(wq.queues)
+	if m.turnsKept += len(wq.queues); m.turnsKept > maxTurns {
+		clear(m.turns)
+		m.turnsKept = len(wq.queues)
 	}
-	s.turns[wq.key] = wq.rotation.turns
+	m.turns[wq.key] = wq.rotation.turns
 }
 
 // weightsOf returns the weights of the sorted queues without their common divisor, so that equal ratios are one wait queue. If
@@ -221,9 +221,9 @@ func (g *Group) split(slots []backends.Slot, plan *turns) {
 }
 
 // overlooked lists the queues of which the database possibly has jobs, but few or none are prefetched beside those of the others.
-func (s *scheduler) overlooked(wq *waitQueue) (all []int) {
+func (m *matcher) overlooked(wq *waitQueue) (all []int) {
 	r, p := wq.rotation, &wq.prefetch
-	if r == nil || len(p.jobs) == 0 || p.inCommit || p.bytes >= prefetchBytesMax || s.stopped != nil || !s.mayPrefetch() {
+	if r == nil || len(p.jobs) == 0 || p.inCommit || p.bytes >= prefetchBytesMax || m.stopped != nil || !m.mayPrefetch() {
 		return nil
 	}
 	last := int64(0) // the beginning of the last turn among the prefetched jobs
@@ -270,7 +270,7 @@ func (g *gathering) split(group *Group, own int) {
 		group.split(group.Slots[own:], plan)
 	}
 	if len(group.Slots) == own {
-		g.lookAt(group, g.s.overlooked(wq))
+		g.lookAt(group, g.m.overlooked(wq))
 	}
 }
 

@@ -112,7 +112,7 @@ func TestRotatingQueuesTakeTurns(t *testing.T) {
 	if got, want := d.take(2, false, "b", "a"), []string{"b", "b"}; !slices.Equal(got, want) {
 		t.Errorf("in strict order a claim gets jobs from %v, want %v", got, want)
 	}
-	if got, want := d.take(2, true, "b", "b"), []string{"b", "b"}; !slices.Equal(got, want) || d.scheduler.queues["b"] == nil {
+	if got, want := d.take(2, true, "b", "b"), []string{"b", "b"}; !slices.Equal(got, want) || d.matcher.queues["b"] == nil {
 		t.Errorf("a claim of one queue gets jobs from %v, want %v, in the wait queue of that queue", got, want)
 	}
 }

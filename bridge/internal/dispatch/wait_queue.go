@@ -13,7 +13,7 @@ type waitQueue struct {
 	generation uint64        // counts the notifications
 	expected   int           // about how many jobs idle claims and prefetch can expect; 0: none
 	due        *list.Element // of dueIn; nil: no commit has to include it
-	dueIn      *list.List    // scheduler.due or slowDue
+	dueIn      *list.List    // matcher.due or slowDue
 	prefetch   prefetch
 	rotation   *rotation // nil: strict order
 	noPrefetch bool      // nothing is prefetched
@@ -75,24 +75,24 @@ func (w *waitQueue) noteResult(g Group, dry bool) {
 }
 
 // attend adds the wait queue to those that the prefetcher checks.
-func (s *scheduler) attend(wq *waitQueue) {
-	s.attended[wq] = struct{}{}
-	s.WakePrefetcher()
+func (m *matcher) attend(wq *waitQueue) {
+	m.attended[wq] = struct{}{}
+	m.WakePrefetcher()
 }
 
 // schedule includes the wait queue in the next commit of its kind. While a commit of its own is under way, endSlow does.
-func (s *scheduler) schedule(wq *waitQueue) {
+func (m *matcher) schedule(wq *waitQueue) {
 	if wq.due != nil || wq.apart {
 		return
 	}
-	if wq.dueIn = &s.due; wq.slow {
-		wq.dueIn = &s.slowDue
+	if wq.dueIn = &m.due; wq.slow {
+		wq.dueIn = &m.slowDue
 	}
 	wq.due = wq.dueIn.PushBack(wq)
 }
 
 // unschedule ends schedule.
-func (s *scheduler) unschedule(wq *waitQueue) {
+func (m *matcher) unschedule(wq *waitQueue) {
 	if wq.due != nil {
 		wq.dueIn.Remove(wq.due)
 		wq.due = nil
@@ -100,28 +100,28 @@ func (s *scheduler) unschedule(wq *waitQueue) {
 }
 
 // needsClaim reports whether the next commit has something to claim for the wait queue.
-func (s *scheduler) needsClaim(wq *waitQueue) bool {
-	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || s.wantsMore(wq)
+func (m *matcher) needsClaim(wq *waitQueue) bool {
+	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || m.wantsMore(wq)
 }
 
 // wantsMore reports whether the next commit has something to prefetch for the wait queue.
-func (s *scheduler) wantsMore(wq *waitQueue) bool {
-	return s.wantsPrefetch(wq, maxSlots) > 0 || len(s.overlooked(wq)) > 0
+func (m *matcher) wantsMore(wq *waitQueue) bool {
+	return m.wantsPrefetch(wq, maxSlots) > 0 || len(m.overlooked(wq)) > 0
 }
 
 // cleanUp drops a wait queue that is no longer used, and schedules one that needs a claim.
-func (s *scheduler) cleanUp(wq *waitQueue) {
-	if s.queues[wq.key] != wq {
+func (m *matcher) cleanUp(wq *waitQueue) {
+	if m.queues[wq.key] != wq {
 		return
 	}
 	if wq.len() == 0 {
-		if !s.inUse(wq) {
-			s.drop(wq)
+		if !m.inUse(wq) {
+			m.drop(wq)
 			return
 		}
-		s.attend(wq)
+		m.attend(wq)
 	}
-	if s.needsClaim(wq) {
-		s.schedule(wq)
+	if m.needsClaim(wq) {
+		m.schedule(wq)
 	}
 }

@@ -90,7 +90,7 @@ func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	if !p.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0, now) {
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
-	if a.Prefetched {
+	if a.Unrecorded {
 		p.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, now.Sub(p.began))
 		p.prefetcher.poke()
 	}

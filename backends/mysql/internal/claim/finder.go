@@ -37,7 +37,7 @@ type SQL struct {
 	Claim, ClaimUnlocked, ClaimLIFO, ClaimLIFOUnlocked, NextUrgency, Urgency, LockReady, LockQueue, Status, Take, Payloads, Bury string
 	Position, Probe                                                                                                              string
 
-	InsertFailures, InsertExpiring, NoteGroup string
+	InsertFailures, InsertPrunable, NoteGroup string
 }
 
 // Tx is how claims use a transaction.

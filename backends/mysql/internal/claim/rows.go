@@ -121,7 +121,7 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
 		t.Add(c.f.SQL.InsertFailures, r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
 		if expires != 0 {
-			t.Add(c.f.SQL.InsertExpiring, expires, r.id)
+			t.Add(c.f.SQL.InsertPrunable, expires, r.id)
 		}
 		if r.group != "" {
 			t.Add(c.f.SQL.NoteGroup, p.Queue, []byte(r.group))

@@ -13,9 +13,9 @@ SELECT @now AS now,
   (SELECT TOP (1) j.due_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
-  (SELECT TOP (1) j.prune_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  (SELECT TOP (1) j.prune_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND j.prune_at IS NOT NULL AND j.prune_at <= @now ORDER BY j.prune_at) AS expired,
-  COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM [qsidecar].qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys,

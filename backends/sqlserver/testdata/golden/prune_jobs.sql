@@ -10,7 +10,7 @@ DECLARE @wrote bigint = 0;
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT TOP (@prune_limit) r.id
-FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 ORDER BY j.prune_at

@@ -10,7 +10,7 @@ DECLARE @wrote bigint = 0;
 DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));
 INSERT INTO @prune_key (queue, name)
 SELECT TOP (@prune_limit) r.queue, r.name
-FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_prunable), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN [qsidecar].qsidecar_keys AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.queue = k.queue AND r.name = k.name
 WHERE k.state IS NOT NULL AND k.expires_at <= @now
 ORDER BY k.expires_at

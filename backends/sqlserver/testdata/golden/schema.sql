@@ -131,8 +131,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
   WHERE finished_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
-  AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
-  CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (prune_at)
+  AND (name = N'qsidecar_prunable' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_prunable%'))
+  CREATE INDEX qsidecar_prunable ON [qsidecar].qsidecar_jobs (prune_at)
   WHERE prune_at IS NOT NULL;
 GO
 
@@ -163,8 +163,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
   CREATE INDEX qsidecar_keys_job ON [qsidecar].qsidecar_keys (job);
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys')
-  AND (name = N'qsidecar_keys_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_expiring%'))
-  CREATE INDEX qsidecar_keys_expiring ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+  AND (name = N'qsidecar_keys_prunable' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_prunable%'))
+  CREATE INDEX qsidecar_keys_prunable ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_sidecars') IS NULL

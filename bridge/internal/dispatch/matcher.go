@@ -17,9 +17,9 @@ import (
 // enough for any engine.
 const maxSlots = 1000
 
-// scheduler decides which waiting claims the next commit includes, and which claims get the jobs that it returns. It is pure:
+// matcher decides which waiting claims the next commit includes, and which claims get the jobs that it returns. It is pure:
 // it has no lock and no time of its own. A Dispatcher guards it.
-type scheduler struct {
+type matcher struct {
 	Config
 	queues        map[string]*waitQueue
 	byQueue       map[string]map[*waitQueue]struct{}
@@ -41,8 +41,8 @@ type scheduler struct {
 // or its jobs could not be handed out in time.
 var ErrAgain = errors.New("claim again")
 
-func newScheduler(c Config) scheduler {
-	return scheduler{
+func newMatcher(c Config) matcher {
+	return matcher{
 		Config:    c,
 		queues:    make(map[string]*waitQueue),
 		byQueue:   make(map[string]map[*waitQueue]struct{}),
@@ -53,38 +53,38 @@ func newScheduler(c Config) scheduler {
 }
 
 // add answers a claim with prefetched jobs. If there are none it queues the claim, and answered is false.
-func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
-	if s.stopped != nil {
-		return Answer{Err: s.stopped}, true
+func (m *matcher) add(r *Request, queues []string) (a Answer, answered bool) {
+	if m.stopped != nil {
+		return Answer{Err: m.stopped}, true
 	}
-	if a, answered = s.fromAlone(r, queues); answered {
+	if a, answered = m.fromAlone(r, queues); answered {
 		return a, true
 	}
-	wq := s.waitQueueFor(queues, r.Rotate, r.Weights)
-	if jobs, asked := s.fromPrefetch(wq, r); len(jobs) > 0 {
+	wq := m.waitQueueFor(queues, r.Rotate, r.Weights)
+	if jobs, asked := m.fromPrefetch(wq, r); len(jobs) > 0 {
 		r.Session.AddClaimed(jobs)
-		if s.wantsMore(wq) {
-			s.schedule(wq)
-			s.Wake()
+		if m.wantsMore(wq) {
+			m.schedule(wq)
+			m.Wake()
 		}
-		return Answer{Jobs: jobs, Asked: asked, At: s.Clock(), Prefetched: true}, true
+		return Answer{Jobs: jobs, Asked: asked, At: m.Clock(), Unrecorded: true}, true
 	}
-	if r.answer, _ = s.answers.Get().(chan Answer); r.answer == nil {
+	if r.answer, _ = m.answers.Get().(chan Answer); r.answer == nil {
 		r.answer = make(chan Answer, 1)
 	}
 	r.queue, r.Queues = wq, wq.queues
-	if !r.Once && s.isClosed(wq) { // the end of that is announced
+	if !r.Once && m.isClosed(wq) { // the end of that is announced
 		r.in, r.at = &wq.idle, wq.idle.PushBack(r)
 		return Answer{}, false
 	}
 	r.in, r.at = &wq.fresh, wq.fresh.PushBack(r)
-	s.schedule(wq)
-	s.Wake()
+	m.schedule(wq)
+	m.Wake()
 	return Answer{}, false
 }
 
 // waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice.
-func (s *scheduler) waitQueueFor(queues []string, rotate bool, given map[string]int64) *waitQueue {
+func (m *matcher) waitQueueFor(queues []string, rotate bool, given map[string]int64) *waitQueue {
 	first := queues[0]
 	if rotate && len(queues) > 1 {
 		queues = inAnyOrder(queues)
@@ -101,21 +101,21 @@ func (s *scheduler) waitQueueFor(queues []string, rotate bool, given map[string]
 			key += fmt.Sprint(weights) // nor has a bracket
 		}
 	}
-	wq := s.queues[key]
+	wq := m.queues[key]
 	if wq != nil {
 		return wq
 	}
 	queues = once(queues)
-	wq = &waitQueue{key: key, queues: queues, noPrefetch: s.isDirect(queues)}
+	wq = &waitQueue{key: key, queues: queues, noPrefetch: m.isDirect(queues)}
 	if rotate {
-		wq.rotation = s.newRotation(key, queues, weights, first)
+		wq.rotation = m.newRotation(key, queues, weights, first)
 	}
-	s.queues[key] = wq
+	m.queues[key] = wq
 	for _, q := range queues {
-		set := s.byQueue[q]
+		set := m.byQueue[q]
 		if set == nil {
 			set = make(map[*waitQueue]struct{})
-			s.byQueue[q] = set
+			m.byQueue[q] = set
 		}
 		set[wq] = struct{}{}
 	}
@@ -146,60 +146,60 @@ func once(queues []string) []string {
 }
 
 // leave requests the claim's answer early.
-func (s *scheduler) leave(r *Request) {
+func (m *matcher) leave(r *Request) {
 	switch {
 	case r.queue == nil: // answered already
 	case r.inCommit:
 		r.leaving = true
 	default:
-		s.remove(r)
+		m.remove(r)
 		r.end(Answer{Err: r.lastErr})
 	}
 }
 
 // remove takes the claim out of its wait queue.
-func (s *scheduler) remove(r *Request) {
+func (m *matcher) remove(r *Request) {
 	wq := r.queue
 	r.queue = nil
 	r.in.Remove(r.at)
 	if wq.len() == 0 && !wq.prefetch.inCommit { // otherwise the end of the claim group drops it
-		s.cleanUp(wq)
+		m.cleanUp(wq)
 	}
 }
 
 // drop forgets a wait queue that no session waits in.
-func (s *scheduler) drop(wq *waitQueue) {
-	s.unschedule(wq)
-	s.keepTurn(wq)
-	delete(s.queues, wq.key)
-	delete(s.attended, wq)
+func (m *matcher) drop(wq *waitQueue) {
+	m.unschedule(wq)
+	m.keepTurn(wq)
+	delete(m.queues, wq.key)
+	delete(m.attended, wq)
 	for _, q := range wq.queues {
-		set := s.byQueue[q]
+		set := m.byQueue[q]
 		delete(set, wq)
 		if len(set) == 0 {
-			delete(s.byQueue, q)
+			delete(m.byQueue, q)
 		}
 	}
 }
 
 // announce divides the jobs equally between the queues. If a queue has more, its claims find them a commit later (see
 // noteResult). reopened: the queues are possibly no longer closed.
-func (s *scheduler) announce(queues []string, jobs int, reopened bool) (wanted bool) {
+func (m *matcher) announce(queues []string, jobs int, reopened bool) (wanted bool) {
 	each := (jobs + len(queues) - 1) / len(queues)
 	for _, q := range queues {
-		if !reopened && s.Closed(q) { // the end of that is announced
+		if !reopened && m.Closed(q) { // the end of that is announced
 			continue
 		}
-		for wq := range s.byQueue[q] {
+		for wq := range m.byQueue[q] {
 			wq.generation++
 			wq.expected = min(wq.expected+max(each, 1), maxSlots)
 			if wq.rotation != nil {
 				i := wq.rotation.index(q)
 				wq.rotation.more[i], wq.rotation.empty[i] = true, false
 			}
-			wanted = wanted || wq.len() > 0 || len(s.overlooked(wq)) > 0
-			if s.needsClaim(wq) {
-				s.schedule(wq)
+			wanted = wanted || wq.len() > 0 || len(m.overlooked(wq)) > 0
+			if m.needsClaim(wq) {
+				m.schedule(wq)
 			}
 		}
 	}
@@ -207,9 +207,9 @@ func (s *scheduler) announce(queues []string, jobs int, reopened bool) (wanted b
 }
 
 // waiting lists the queues that a claim waits for.
-func (s *scheduler) waiting() []string {
-	out := make([]string, 0, len(s.byQueue))
-	for q, queues := range s.byQueue {
+func (m *matcher) waiting() []string {
+	out := make([]string, 0, len(m.byQueue))
+	for q, queues := range m.byQueue {
 		for wq := range queues {
 			if wq.len() > 0 {
 				out = append(out, q)
@@ -221,10 +221,10 @@ func (s *scheduler) waiting() []string {
 }
 
 // deliver gives the jobs to the claims of the group first, and prefetches the others. It returns the jobs to release.
-func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []backends.Job) {
+func (m *matcher) deliver(g Group, results []backends.ClaimResult) (back []backends.Job) {
 	res, dry, short := g.merge(results)
 	jobs := res.Jobs
-	again := g.learn(res, short) && s.stopped == nil
+	again := g.learn(res, short) && m.stopped == nil
 	var apart []backends.Job // that must be alone
 	empty := g.requests[:0]
 	at := 0 // a slot
@@ -240,14 +240,14 @@ func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []bac
 		own := jobs[:n:n]
 		jobs = jobs[n:]
 		if r.Template.Lease == 0 {
-			own = s.ownJobs(r, own, &apart)
+			own = m.ownJobs(r, own, &apart)
 		}
 		if len(own) > 0 {
 			g.queue.handOut(own)
-			s.remove(r)
-			r.end(s.answer(r, own, g.Asked))
+			m.remove(r)
+			r.end(m.answer(r, own, g.Asked))
 			if r.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
-				g.queue.prefetch.pace.add(len(own), s.Clock(), s.claimTime)
+				g.queue.prefetch.pace.add(len(own), m.Clock(), m.claimTime)
 			}
 			continue
 		}
@@ -255,8 +255,8 @@ func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []bac
 		empty = append(empty, r)
 	}
 	prefetched := withoutAlone(jobs, &apart)
-	if back = s.keepAlone(apart, g.Asked, empty); len(back) > 0 && len(prefetched) < len(jobs) {
-		g.queue.prefetch.pace = pace{since: s.Clock()} // otherwise the next commit would prefetch them again
+	if back = m.keepAlone(apart, g.Asked, empty); len(back) > 0 && len(prefetched) < len(jobs) {
+		g.queue.prefetch.pace = pace{since: m.Clock()} // otherwise the next commit would prefetch them again
 	}
 	for _, r := range empty {
 		if r.queue == nil {
@@ -265,29 +265,29 @@ func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []bac
 		if !res.More {
 			g.queue.noteEmpty(r)
 			if !r.leaving {
-				back = append(back, s.takePrefetchedOfOthers(r)...)
+				back = append(back, m.takePrefetchedOfOthers(r)...)
 			}
-			if r.Once && !r.leaving && s.stopped == nil && s.isReturning(r.Queues) {
+			if r.Once && !r.leaving && m.stopped == nil && m.isReturning(r.Queues) {
 				g.queue.moveTo(r, &g.queue.deferred) // the commit did not see a job that is on its way back
 				continue
 			}
 		}
 		if r.leaving && (!again || r.moved != nil) || r.Once && !res.More {
-			s.remove(r)
-			r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
+			m.remove(r)
+			r.end(Answer{Err: cmp.Or(m.stopped, r.moved)})
 		}
 	}
 	if g.asksAll() {
 		g.queue.noteResult(g, dry)
 	}
 	g.queue.prefetch.inCommit = false
-	back = append(back, s.prefetchJobs(g.queue, prefetched, g.Asked)...)
-	s.cleanUp(g.queue)
+	back = append(back, m.prefetchJobs(g.queue, prefetched, g.Asked)...)
+	m.cleanUp(g.queue)
 	return back
 }
 
 // fail ends a claim group that has no result. apart is true if only the group failed.
-func (s *scheduler) fail(g Group, err error, apart bool) {
+func (m *matcher) fail(g Group, err error, apart bool) {
 	guilty := g.guilty(err)
 	if !apart { // otherwise the queues wait for a notification
 		g.tookNone()
@@ -298,14 +298,14 @@ func (s *scheduler) fail(g Group, err error, apart bool) {
 		g.queue.expected = min(max(g.queue.expected, len(g.Slots)), maxSlots) // the next commit includes them again
 	}
 	g.queue.prefetch.inCommit = false
-	defer s.cleanUp(g.queue)
+	defer m.cleanUp(g.queue)
 	for _, r := range g.requests {
 		r.inCommit = false
 		r.unanswered()
 		if guilty != nil && !guilty[r] {
 			if r.leaving {
-				s.remove(r)
-				r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
+				m.remove(r)
+				r.end(Answer{Err: cmp.Or(m.stopped, r.moved)})
 			}
 			continue
 		}
@@ -316,7 +316,7 @@ func (s *scheduler) fail(g Group, err error, apart bool) {
 		_, locked := errors.AsType[*backends.LockedError](err)
 		mayPass := backends.Retryable(err) || locked || errors.Is(err, backends.ErrUnknownOutcome)
 		if r.leaving || r.Once || !mayPass {
-			s.remove(r)
+			m.remove(r)
 			r.end(Answer{Err: cmp.Or(r.moved, err)})
 		}
 	}
@@ -341,43 +341,43 @@ func (g *Group) guilty(err error) map[*Request]bool {
 	return all
 }
 
-func (s *scheduler) failOnce(err error) {
-	for _, wq := range s.queues {
+func (m *matcher) failOnce(err error) {
+	for _, wq := range m.queues {
 		for r := range wq.requests {
 			if r.inCommit {
 				continue
 			}
 			r.lastErr = err
 			if r.Once || r.leaving {
-				s.remove(r)
+				m.remove(r)
 				r.end(Answer{Err: err})
 			}
 		}
 	}
 }
 
-func (s *scheduler) stop(err error) {
-	s.stopped = err
-	for _, wq := range s.queues {
+func (m *matcher) stop(err error) {
+	m.stopped = err
+	for _, wq := range m.queues {
 		for r := range wq.requests {
 			r.lastErr = err
 			if r.inCommit {
 				r.leaving = true
 				continue
 			}
-			s.remove(r)
+			m.remove(r)
 			r.end(Answer{Err: err})
 		}
 	}
 }
 
-func (s *scheduler) reroute(served func(queues []string) bool) (back []backends.Job) {
-	back = s.drainAlone(func(k *keptJob) bool { return !served([]string{k.Queue}) })
-	for _, wq := range s.queues {
-		wq.noPrefetch = s.isDirect(wq.queues)
+func (m *matcher) reroute(served func(queues []string) bool) (back []backends.Job) {
+	back = m.drainAlone(func(k *keptJob) bool { return !served([]string{k.Queue}) })
+	for _, wq := range m.queues {
+		wq.noPrefetch = m.isDirect(wq.queues)
 		stays := served(wq.queues)
 		if !stays {
-			back = append(back, s.drainPrefetch(wq, 0)...)
+			back = append(back, m.drainPrefetch(wq, 0)...)
 		}
 		for r := range wq.requests {
 			if stays && r.Session.Client.MayClaim(wq.queues) {
@@ -388,28 +388,28 @@ func (s *scheduler) reroute(served func(queues []string) bool) (back []backends.
 				r.leaving = true
 				continue
 			}
-			s.remove(r)
+			m.remove(r)
 			r.end(Answer{Err: ErrAgain})
 		}
 	}
 	return back
 }
 
-func (s *scheduler) isDirect(queues []string) bool {
-	return slices.ContainsFunc(queues, func(q string) bool { return s.NoPrefetch(q) || s.Gated(q) })
+func (m *matcher) isDirect(queues []string) bool {
+	return slices.ContainsFunc(queues, func(q string) bool { return m.NoPrefetch(q) || m.Gated(q) })
 }
 
 // isClosed reports whether the limits of all queues of the wait queue let no job start now.
-func (s *scheduler) isClosed(wq *waitQueue) bool {
-	return !slices.ContainsFunc(wq.queues, func(q string) bool { return !s.Closed(q) })
+func (m *matcher) isClosed(wq *waitQueue) bool {
+	return !slices.ContainsFunc(wq.queues, func(q string) bool { return !m.Closed(q) })
 }
 
 // isSlow reports whether claims of the queue have commits of their own.
-func (s *scheduler) isSlow(queue string) bool { return s.Gated(queue) || s.Slow(queue) }
+func (m *matcher) isSlow(queue string) bool { return m.Gated(queue) || m.Slow(queue) }
 
-func (s *scheduler) snapshot() (n Snapshot) {
-	n.WaitQueues, n.Stopped, n.Prefetched = len(s.queues), s.stopped != nil, s.keptAlone()
-	for _, wq := range s.queues {
+func (m *matcher) snapshot() (n Snapshot) {
+	n.WaitQueues, n.Stopped, n.Prefetched = len(m.queues), m.stopped != nil, m.keptAlone()
+	for _, wq := range m.queues {
 		n.Claims += wq.len()
 		n.Prefetched += len(wq.prefetch.jobs)
 		if wq.expected == 0 && !wq.prefetch.inCommit {
