@@ -45,6 +45,7 @@ func PeerTimeout(ms int64) time.Duration {
 // passed. It has also expired if its end is further away than lease allows, because then the database's clock
 // was set back. In that case a living sidecar soon sends a heartbeat by the new clock, and its peers give it
 // the time to do so. A sidecar that left (hasLeft) chose its own time, so the second rule does not apply to it.
+// PostgreSQL has the same rule in sql/heartbeat.sql, as the fragment expired.
 func HeartbeatExpired(left, lease time.Duration, hasLeft bool) bool {
 	return left <= 0 || !hasLeft && left > lease
 }

@@ -15,7 +15,7 @@ const (
 	// for its own, and commits vary. More would only keep jobs from the workers of other hosts.
 	prefetchCommits = 4
 	prefetchLeast   = 10 * time.Millisecond
-	prefetchMost    = 120 * time.Millisecond // a job must not reach prefetchAge
+	prefetchMost    = 120 * time.Millisecond // a job must not reach prefetchAge of package pipeline
 	// prefetchJobsMax bounds the jobs that are prefetched for a wait queue.
 	prefetchJobsMax = 500
 	// prefetchBytesMax bounds their payloads.

@@ -192,10 +192,13 @@ func (s *scheduler) pays() bool {
 }
 
 // choose takes writes that fair share admits. Two writes about the same lease, or two commits' writes of the same session, are
-// never in group commits at the same time: the second one waits for a later commit. A locked write (takeLocked) can be in a commit of
+// never in group commits at the same time: the second one waits for a later commit, also if the first one is not in this commit
+// because its session used up its share. A locked write (takeLocked) can be in a commit of
 // its own beside them. The locks of its rows then order the two.
 func (s *scheduler) choose(c *writeCommit) {
 	var sum size
+	var left map[backends.Token]struct{}   // the leases of the writes that stay in the queue
+	var behind map[*quota.Session]struct{} // the sessions with a write that stays because of these leases: their next ones stay, too
 	i, rest := 0, 0
 	for ; i < len(s.queue) && len(c.writes) < batchWrites; i++ {
 		p := s.queue[i]
@@ -205,12 +208,28 @@ func (s *scheduler) choose(c *writeCommit) {
 		if p.state == abandoned {
 			continue
 		}
-		if s.committing(c, p.session) || !s.fair.Admit(p.session, p.size.units()) {
+		leases := backends.LeasesOf(p.write)
+		_, stays := behind[p.session]
+		if !stays && slices.ContainsFunc(leases, func(l backends.Lease) bool { _, yes := left[l.Token]; return yes }) {
+			if stays = true; p.session != nil {
+				if behind == nil {
+					behind = map[*quota.Session]struct{}{}
+				}
+				behind[p.session] = struct{}{}
+			}
+		}
+		if stays || s.committing(c, p.session) || !s.fair.Admit(p.session, p.size.units()) {
+			if left == nil && len(leases) > 0 {
+				left = map[backends.Token]struct{}{}
+			}
+			for _, l := range leases {
+				left[l.Token] = struct{}{}
+			}
 			s.queue[rest] = p
 			rest++
 			continue
 		}
-		if !s.distinct(c, p.write) {
+		if !s.distinct(c, leases) {
 			break
 		}
 		p.state.take()
@@ -235,9 +254,8 @@ func (s *scheduler) committing(c *writeCommit, session *quota.Session) bool {
 	})
 }
 
-// distinct adds the leases of a write to those of c. It returns false if a commit has one of them.
-func (s *scheduler) distinct(c *writeCommit, write backends.Write) bool {
-	leases := backends.LeasesOf(write)
+// distinct adds leases to those of c. It returns false if a commit has one of them.
+func (s *scheduler) distinct(c *writeCommit, leases []backends.Lease) bool {
 	for _, l := range leases {
 		for _, other := range s.underWay {
 			if _, dup := other.leases[l.Token]; dup {

@@ -361,3 +361,30 @@ func TestCommitsAtOnceShareNoLease(t *testing.T) {
 		t.Errorf("after the first commit: %+v", second)
 	}
 }
+
+// TestReleaseStaysBehindAnAckThatWaits shows that the release of a job does not pass an ack of it from another session, which waits
+// because that session used up its share. Before, the job was returned, and ran again.
+func TestReleaseStaysBehindAnAckThatWaits(t *testing.T) {
+	greedy := &quota.Session{}
+	lease := backends.Lease{Job: "1", Token: backends.Token{Sidecar: 1, Number: 7}}
+	ack := &PendingWrite{session: greedy, write: backends.Ack{Leases: []backends.Lease{lease}}}
+	release := &PendingWrite{write: backends.Release{Leases: []backends.Lease{lease}, Cause: backends.CauseDisconnected}}
+	other := &PendingWrite{write: backends.Release{Leases: []backends.Lease{{Job: "2", Token: backends.Token{Sidecar: 1, Number: 8}}}}}
+	c := queuedWrites(append(jobsOf(greedy, 300, 10), ack, release, other)...)
+	for range 50 {
+		add(c, jobsOf(&quota.Session{}, 1, 10)[0])
+	}
+	batch := nextBatch(c)
+	if slices.Contains(batch, ack) || slices.Contains(batch, release) {
+		t.Fatalf("the first commit has the ack: %v, and the release: %v; want neither", slices.Contains(batch, ack), slices.Contains(batch, release))
+	}
+	if !slices.Contains(batch, other) {
+		t.Error("the first commit lacks the release of another job")
+	}
+	for len(c.queue) > 0 {
+		batch = nextBatch(c)
+		if at, ends := slices.Index(batch, ack), slices.Index(batch, release); ends >= 0 && (at < 0 || at > ends) && slices.Contains(c.queue, ack) {
+			t.Fatal("the release passed the ack")
+		}
+	}
+}

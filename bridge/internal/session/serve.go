@@ -45,6 +45,8 @@ func (s *Session) Serve() (keepsLeases bool) {
 	default:
 		s.hangUp(ErrHangUp)
 	}
+	// A job whose settle is under way must not be released before it. So releaseIdle leaves such jobs out, finishReplies waits for
+	// the settles of this session, and end releases the remaining jobs.
 	idle := s.releaseIdle()
 	s.finishReplies()
 	keepsLeases = s.end(bad, idle)
