@@ -372,17 +372,25 @@ type Limits struct {
 	MaxClaimed *int64 // how many jobs can be claimed at a time; 0: any number
 	Rate       string // how many can start in a time, such as 100/s, 30/m or 5/h; 0: any number
 	Burst      *int64 // how many can start at once after a pause; 0: those of a second
-	None       bool   // first remove all limits
+	GroupLimit *int64 // how many jobs of a group can be claimed at a time; 0: one
+
+	// GroupOnFailure is protocol.GroupHold (a failed job keeps its slot of the group during its back-off) or protocol.GroupSkip.
+	GroupOnFailure string
+
+	None bool // first remove all limits
 }
 
 // Limit changes the limits of a queue, on all hosts together. Limits that are not set stay as they are.
 func (c *Client) Limit(ctx context.Context, queue string, l Limits) error {
-	req := &protocol.Request{Op: protocol.OpLimit, Queue: queue, Rate: l.Rate, None: l.None}
+	req := &protocol.Request{Op: protocol.OpLimit, Queue: queue, Rate: l.Rate, GroupOnFailure: l.GroupOnFailure, None: l.None}
 	if l.MaxClaimed != nil {
 		req.MaxClaimed = protocol.Some(*l.MaxClaimed)
 	}
 	if l.Burst != nil {
 		req.Burst = protocol.Some(*l.Burst)
+	}
+	if l.GroupLimit != nil {
+		req.GroupLimit = protocol.Some(*l.GroupLimit)
 	}
 	_, err := c.callRetrying(ctx, req)
 	return err

@@ -19,6 +19,8 @@ export interface JobOptions {
   maxAttempts?: number
   /** The time limit of one run, in milliseconds. */
   timeoutMs?: number
+  /** Jobs of the queue with the same group run one at a time and in order, or as many at once as the queue's `groupLimit` allows. */
+  group?: string
 }
 
 /** A job to store. A payload that is a `Buffer` or `Uint8Array` is stored unchanged, any other one as its JSON. */
@@ -64,6 +66,10 @@ export interface Limits {
   rate?: string | 0
   /** How many jobs can start at once after a pause. It needs a rate. */
   burst?: number
+  /** How many jobs of a group can be claimed at a time. 0: one. */
+  groupLimit?: number
+  /** `hold`: a failed job keeps its slot of the group during its back-off, the default. `skip`: it doesn't. */
+  groupOnFailure?: 'hold' | 'skip'
   /** First removes all limits. */
   none?: boolean
 }
@@ -429,6 +435,8 @@ export namespace testing {
     job: Job
     queue: string
     payload: any
+    /** The job as the wire has it, such as `group` and `delay_ms`. */
+    fields: Record<string, unknown>
     /** Whether a worker has a function for its queue. */
     ran: boolean
     /** What the function returned, if the queue's results are kept. */

@@ -216,9 +216,12 @@ class Client {
 
   limit(queue, given = {}) {
     return start('limit', async () => {
-      options('limit', given, ['maxClaimed', 'rate', 'burst', 'none'])
-      const { maxClaimed, rate, burst, none } = given
-      const fields = { max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, none: none || undefined }
+      options('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'none'])
+      const { maxClaimed, rate, burst, groupLimit, groupOnFailure, none } = given
+      const fields = {
+        max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, group_limit: groupLimit, group_on_failure: groupOnFailure,
+        none: none || undefined,
+      }
       await this.#operate('limit', queue, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)))
     })
   }

@@ -157,6 +157,7 @@ class App:
         headers: Optional[Mapping[str, str]] = None,
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
+        group: Optional[str] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Calls Client.enqueue."""
@@ -171,6 +172,7 @@ class App:
             headers=headers,
             max_attempts=max_attempts,
             timeout=timeout,
+            group=group,
             request_timeout=request_timeout,
         )
 

@@ -75,12 +75,13 @@ module Qsidecar
     # enqueue stores one job and returns an Enqueued when it is durable. The payload is stored as
     # JSON. With raw: true it is a String whose bytes are stored. delay is in seconds, run_at is a
     # Time. key makes the enqueue safe to repeat. headers is a Hash of Strings. timeout (seconds)
-    # limits one run. It raises UnknownOutcome only without a key. request_timeout is the time limit
-    # of this call.
+    # limits one run. Jobs of the queue with the same group run one at a time and in order, or as many
+    # at once as the queue's group_limit allows. It raises UnknownOutcome only without a key.
+    # request_timeout is the time limit of this call.
     def enqueue(queue, payload, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-                max_attempts: nil, timeout: nil, request_timeout: nil)
+                max_attempts: nil, timeout: nil, group: nil, request_timeout: nil)
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, delay: delay, run_at: run_at, key: key,
-                       headers: headers, max_attempts: max_attempts, timeout: timeout)
+                       headers: headers, max_attempts: max_attempts, timeout: timeout, group: group)
       return Client.inline.enqueue([job]).first if Client.inline
 
       Client.enqueued(send_request("enqueue", job, limit: request_timeout)["job"])
@@ -162,10 +163,13 @@ module Qsidecar
 
     # limit changes the limits of a queue, on all hosts together. Limits that are nil stay as they are;
     # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
-    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. none: first
-    # remove all limits.
-    def limit(queue, max_claimed: nil, rate: nil, burst: nil, none: false)
-      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, none: none || nil }
+    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. group_limit:
+    # how many jobs of a group can be claimed at a time; 0: one. group_on_failure: :hold (a failed job
+    # keeps its slot of the group during its back-off, the default) or :skip. none: first remove all
+    # limits.
+    def limit(queue, max_claimed: nil, rate: nil, burst: nil, group_limit: nil, group_on_failure: nil, none: false)
+      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, group_limit: group_limit,
+                 group_on_failure: group_on_failure && Codec.text(group_on_failure), none: none || nil }
       send_request("limit", { queue: Codec.text(queue), **fields.compact })
       nil
     end
@@ -342,7 +346,7 @@ module Qsidecar
     end
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-            max_attempts: nil, timeout: nil)
+            max_attempts: nil, timeout: nil, group: nil)
       out = { queue: Codec.text(queue), payload: bytes(queue, payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
@@ -351,6 +355,7 @@ module Qsidecar
       out[:headers] = texts(headers) if headers
       out[:max_attempts] = max_attempts if max_attempts
       out[:timeout_ms] = ms(:timeout, timeout) if timeout
+      out[:group] = Codec.text(group) if group
       out
     end
 

@@ -7,7 +7,7 @@ import {
 
 const client = new Client({ worker: 'types', onLost: (jobs: Job[]) => console.log(jobs.map((job) => job.id)), logger: console })
 
-const one: Enqueued = await client.enqueue('mail', { to: 'ada' }, { key: 'k', delayMs: 5, runAt: new Date(), headers: { a: 'b' }, requestTimeoutMs: 500 })
+const one: Enqueued = await client.enqueue('mail', { to: 'ada' }, { key: 'k', delayMs: 5, runAt: new Date(), headers: { a: 'b' }, group: 'ada', requestTimeoutMs: 500 })
 const more: NewJob[] = [{ queue: 'mail', payload: Buffer.from('x'), priority: 1, maxAttempts: 3, timeoutMs: 5 }]
 await client.enqueueMany(more)
 
@@ -28,6 +28,7 @@ console.log(found[0]?.errors[0]?.at.getTime(), (await client.stats('mail'))[0]?.
 const count: number = await client.retry('mail', 'all')
 await client.change('mail', ['1'], { priority: count })
 await client.purge('mail', 'dead')
+await client.limit('mail', { groupLimit: 2, groupOnFailure: 'skip' })
 
 const handlers: Handlers = {
   mail: async (job) => {
@@ -47,7 +48,7 @@ await worker.run({ drain: true, threads: 2, module: import.meta.url })
 worker.stop()
 
 const did = testing.inline({ workers: [worker], throws: false })
-console.log(did.of('mail')[0]?.error, did.jobs[0]?.payload)
+console.log(did.of('mail')[0]?.error, did.jobs[0]?.payload, did.jobs[0]?.fields.group)
 did.restore()
 
 try {
