@@ -396,6 +396,19 @@ func (c *Client) Limit(ctx context.Context, queue string, l Limits) error {
 	return err
 }
 
+// Schedule declares a schedule, which stores a job at each of its times, over all hosts. It returns created, updated, unchanged, or
+// ignored if the database has a higher version. A call with the same values changes nothing, so each start of a program can make it.
+func (c *Client) Schedule(ctx context.Context, s protocol.Schedule) (outcome string, err error) {
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpSchedule, Queue: s.Queue, Schedule: &s})
+	switch {
+	case err != nil:
+		return "", err
+	case rep.Declared == nil:
+		return "", errShortReply
+	}
+	return rep.Declared.Outcome, nil
+}
+
 // Ping checks that the sidecar answers.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpPing})

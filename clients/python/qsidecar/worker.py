@@ -285,7 +285,7 @@ class App:
                     if drain:
                         raise
                     if not failed:
-                        log.warning("cannot declare the schedule %s, trying again: %s", definition["name"], e)
+                        log.warning("can't declare the schedule %s, trying again: %s", definition["name"], e)
                     failed = True
                     self._stop.wait(1)
                 else:

@@ -413,5 +413,6 @@ require_relative "suite_next_claim"
 require_relative "suite_stalled"
 require_relative "suite_behind"
 require_relative "suite_worker"
+require_relative "suite_schedule"
 require_relative "suite_reentrant"
 Suite.new.run

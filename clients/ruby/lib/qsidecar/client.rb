@@ -96,6 +96,16 @@ module Qsidecar
       send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
     end
 
+    # schedule declares a schedule, which stores a job at each of its times, over all hosts. cron (five
+    # fields, or "@daily" and the like, in the time zone tz) or every (seconds) are its times: see
+    # PROTOCOL.md. payload, raw, priority and headers are those of the jobs. splay is in seconds. missed is :one,
+    # :all or :skip, and overlap :allow or :skip. It returns "created", "updated", "unchanged", or
+    # "ignored" if the database has a higher version. A call with the same values changes nothing, so each
+    # start of a program can make it.
+    def schedule(name, cron = nil, **definition)
+      send_request("schedule", Fields.schedule(name, cron, **definition))["declared"]["outcome"]
+    end
+
     # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
     # order: :strict claims from a queue only if those before it are empty. With :rotate the queues
     # take turns. weights, with :rotate: how many turns a queue has where the others have one, as
@@ -315,7 +325,8 @@ module Qsidecar
     # The limits of the protocol, in seconds.
     TEN_YEARS = 10 * 366 * 86_400
     MAX_WEIGHT = 1000 # of a queue
-    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS }.freeze
+    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS,
+              every: 1..366 * 86_400, splay: 1..86_400 }.freeze
     private_constant :TEN_YEARS, :SPANS
 
     # ms rounds up, so that a short wait does not become none. An error of the sidecar would name the
@@ -357,6 +368,18 @@ module Qsidecar
       out[:timeout_ms] = ms(:timeout, timeout) if timeout
       out[:group] = Codec.text(group) if group
       out
+    end
+
+    # schedule returns the fields of a declaration. Without a payload, the jobs have no bytes.
+    def schedule(name, cron, queue:, every: nil, tz: nil, payload: nil, raw: false, splay: nil, priority: nil, headers: nil,
+                 missed: nil, overlap: nil, source: nil, version: nil)
+      raise ArgumentError, "schedule #{name}: give cron or every" if cron.nil? == every.nil?
+
+      job = job(queue: queue, payload: payload, raw: raw, priority: priority, headers: headers)
+      job.delete(:payload) if payload.nil?
+      texts = { name: name, cron: cron, tz: tz, missed: missed, overlap: overlap, source: source }.compact.transform_values { |v| Codec.text(v) }
+      numbers = { every_ms: every && ms(:every, every), splay_ms: splay && ms(:splay, splay), version: version }.compact
+      { queue: job.delete(:queue), schedule: { **texts, **numbers, **job } }
     end
 
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
