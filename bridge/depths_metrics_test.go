@@ -72,7 +72,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 				}
 				if d := depthsOf(t, s.Bridge, "q"); len(d) > 0 {
 					who = append(who, i)
-					if want := map[string]float64{"ready": 2, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
+					if want := map[string]float64{"ready": 2, "blocked": 0, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
 						t.Errorf("sidecar %d reports %v, want %v", i, d, want)
 					}
 				}

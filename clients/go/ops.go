@@ -372,20 +372,41 @@ type Limits struct {
 	MaxClaimed *int64 // how many jobs can be claimed at a time; 0: any number
 	Rate       string // how many can start in a time, such as 100/s, 30/m or 5/h; 0: any number
 	Burst      *int64 // how many can start at once after a pause; 0: those of a second
-	None       bool   // first remove all limits
+	GroupLimit *int64 // how many jobs of a group can be claimed at a time; 0: one
+
+	// GroupOnFailure is protocol.GroupHold (a failed job keeps its slot of the group during its back-off) or protocol.GroupSkip.
+	GroupOnFailure string
+
+	None bool // first remove all limits
 }
 
 // Limit changes the limits of a queue, on all hosts together. Limits that are not set stay as they are.
 func (c *Client) Limit(ctx context.Context, queue string, l Limits) error {
-	req := &protocol.Request{Op: protocol.OpLimit, Queue: queue, Rate: l.Rate, None: l.None}
+	req := &protocol.Request{Op: protocol.OpLimit, Queue: queue, Rate: l.Rate, GroupOnFailure: l.GroupOnFailure, None: l.None}
 	if l.MaxClaimed != nil {
 		req.MaxClaimed = protocol.Some(*l.MaxClaimed)
 	}
 	if l.Burst != nil {
 		req.Burst = protocol.Some(*l.Burst)
 	}
+	if l.GroupLimit != nil {
+		req.GroupLimit = protocol.Some(*l.GroupLimit)
+	}
 	_, err := c.callRetrying(ctx, req)
 	return err
+}
+
+// Schedule declares a schedule, which stores a job at each of its times, over all hosts. It returns created, updated, unchanged, or
+// ignored if the database has a higher version. A call with the same values changes nothing, so each start of a program can make it.
+func (c *Client) Schedule(ctx context.Context, s protocol.Schedule) (outcome string, err error) {
+	rep, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpSchedule, Queue: s.Queue, Schedule: &s})
+	switch {
+	case err != nil:
+		return "", err
+	case rep.Declared == nil:
+		return "", errShortReply
+	}
+	return rep.Declared.Outcome, nil
 }
 
 // Ping checks that the sidecar answers.

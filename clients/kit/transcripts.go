@@ -66,7 +66,7 @@ type replay struct {
 
 // fieldsOf are the fields that each command supports.
 var fieldsOf = map[string][]string{
-	"enqueue": {"queue", "payload", "payload_b64", "key"},
+	"enqueue": {"queue", "payload", "payload_b64", "key", "group"},
 	"claim":   {"queue", "max"},
 	"ack":     {"lease", "result", "result_b64"},
 	"nack":    {"lease", "error", "delay_ms", "dead"},
@@ -116,13 +116,15 @@ func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 		return false
 	}
 	c := command{"do": "enqueue", "queue": asked["queue"], "payload_b64": base64.StdEncoding.EncodeToString(payload)}
-	if asked["key"] != nil {
-		c["key"] = asked["key"]
+	for _, f := range []string{"key", "group"} {
+		if asked[f] != nil {
+			c[f] = asked[f]
+		}
 	}
 	call := t.stage.command(c)
 	req := t.peer.expect(protocol.OpEnqueue)
 	got := newJob(req)
-	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]),
+	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]) && got.Group == text(asked["group"]),
 		fmt.Sprintf("an enqueue of %v", asked), "%s", t.peer.text(req))
 	job := t.fill(sent)
 	t.peer.answerEnqueue(req, job)

@@ -19,6 +19,8 @@ export interface JobOptions {
   maxAttempts?: number
   /** The time limit of one run, in milliseconds. */
   timeoutMs?: number
+  /** Jobs of the queue with the same group run one at a time and in order, or as many at once as the queue's `groupLimit` allows. */
+  group?: string
 }
 
 /** A job to store. A payload that is a `Buffer` or `Uint8Array` is stored unchanged, any other one as its JSON. */
@@ -56,6 +58,32 @@ export interface ClaimOptions extends CallOptions {
   signal?: AbortSignal
 }
 
+/** A schedule: its times, its jobs, and its source. */
+export type Schedule = ScheduleOptions & ({ cron: string; everyMs?: undefined } | { everyMs: number; cron?: undefined })
+
+/** The parts of a schedule besides its times. */
+export interface ScheduleOptions {
+  queue: string
+  /** The time zone of `cron`, as `Europe/Berlin`. The default is UTC. */
+  tz?: string
+  /** The payload of the jobs, as in `enqueue`, of 64 KiB at most. */
+  payload?: Payload
+  /** All times are later by a part of this, which the name decides: whole seconds, in milliseconds, up to a day. */
+  splayMs?: number
+  /** The priority of the jobs. */
+  priority?: number
+  /** The headers of the jobs. */
+  headers?: Record<string, string>
+  /** What becomes of the times at which no sidecar ran: `one` job for the last (the default), `all` (the last 100), or `skip`. */
+  missed?: 'one' | 'all' | 'skip'
+  /** `skip`: no job while the last one isn't done or dead. */
+  overlap?: 'allow' | 'skip'
+  /** The name of what declares it. */
+  source?: string
+  /** Of the definition. A lower one than that of the database is ignored. */
+  version?: number
+}
+
 /** Limits of a queue. 0 removes one. */
 export interface Limits {
   /** How many jobs can be claimed at a time. */
@@ -64,6 +92,10 @@ export interface Limits {
   rate?: string | 0
   /** How many jobs can start at once after a pause. It needs a rate. */
   burst?: number
+  /** How many jobs of a group can be claimed at a time. 0: one. */
+  groupLimit?: number
+  /** `hold`: a failed job keeps its slot of the group during its back-off, the default. `skip`: it doesn't. */
+  groupOnFailure?: 'hold' | 'skip'
   /** First removes all limits. */
   none?: boolean
 }
@@ -114,7 +146,7 @@ export interface PeekOptions {
   /** These jobs, in any state. */
   ids?: string[]
   /** The default is `ready`. */
-  state?: 'ready' | 'scheduled' | 'claimed' | 'done' | 'dead'
+  state?: 'ready' | 'blocked' | 'scheduled' | 'claimed' | 'done' | 'dead'
   /** 1 to 1,000, the default is 10. */
   max?: number
   /** Continue behind the job with this id. */
@@ -187,6 +219,12 @@ export class Client {
   enqueue(queue: string, payload?: Payload, options?: JobOptions & CallOptions): Promise<Enqueued>
   /** Stores up to 1,000 jobs in one transaction: all or none. */
   enqueueMany(jobs: NewJob[], options?: CallOptions): Promise<Enqueued[]>
+  /**
+   * Declares a schedule, which stores a job at each of its times, over all hosts: `cron` (five fields, or `@daily` and the like) or
+   * `everyMs`, a number of whole seconds. A call with the same values changes nothing, so each start of a program can make it. `ignored`:
+   * the database has a higher version.
+   */
+  schedule(name: string, schedule: Schedule & CallOptions): Promise<'created' | 'updated' | 'unchanged' | 'ignored'>
   /** Claims ready jobs of the queues, in this order of preference. If none becomes ready, the list is empty. */
   claim(queues: string | string[], options?: ClaimOptions): Promise<Job[]>
   /** Claims one job after another, until the signal is aborted. Settle each one in the loop. */
@@ -215,7 +253,7 @@ export class Client {
    */
   cancel(queue: string, which: string[] | { key: string }, options?: { delete?: boolean }): Promise<number>
   /** Removes all jobs in a state. Returns how many. */
-  purge(queue: string, state: 'ready' | 'scheduled' | 'done' | 'dead'): Promise<number>
+  purge(queue: string, state: 'ready' | 'blocked' | 'scheduled' | 'done' | 'dead'): Promise<number>
   /** Stops the delivery of a queue on every host. */
   pause(queue: string): Promise<void>
   /** Ends a pause. */
@@ -319,6 +357,8 @@ export class Worker {
   constructor(handlers: Handlers, options?: WorkerOptions)
   readonly client: Client
   readonly jobs: Map<string, { run: Handler; result: boolean }>
+  /** Declares a schedule when the worker runs: see `Client.schedule`. */
+  schedule(name: string, schedule: Schedule): void
   /**
    * Runs until SIGTERM, SIGINT or `stop`. Then it claims no more, lets the running jobs finish, and is fulfilled. A second signal ends
    * the process at once. It fails if the worker can't go on. `module` is the URL of the file that exports the worker, for `threads`.
@@ -429,6 +469,8 @@ export namespace testing {
     job: Job
     queue: string
     payload: any
+    /** The job as the wire has it, such as `group` and `delay_ms`. */
+    fields: Record<string, unknown>
     /** Whether a worker has a function for its queue. */
     ran: boolean
     /** What the function returned, if the queue's results are kept. */

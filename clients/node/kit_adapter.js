@@ -21,7 +21,7 @@ async function execute(c) {
   const job = jobs.get(c.id)
   switch (c.do) {
     case 'enqueue': {
-      const { id, duplicate } = await client.enqueue(c.queue, bytes(c.payload_b64), c.key === undefined ? {} : { key: c.key })
+      const { id, duplicate } = await client.enqueue(c.queue, bytes(c.payload_b64), { key: c.key, group: c.group })
       return { id, duplicate }
     }
     case 'claim': {

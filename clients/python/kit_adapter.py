@@ -43,7 +43,7 @@ async def done(value):
 async def do(c):
     what = c["do"]
     if what == "enqueue":
-        stored = await done(client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key")))
+        stored = await done(client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key"), group=c.get("group")))
         return {"id": stored.id, "duplicate": stored.duplicate}
     if what == "claim":
         got = await done(client.claim(c["queue"], max=c["max"], wait=c["wait_ms"] / 1000))

@@ -40,7 +40,7 @@ class Adapter
   end
 
   def do_enqueue(c)
-    stored = @client.enqueue(c["queue"], c["payload_b64"].unpack1("m"), raw: true, key: c["key"])
+    stored = @client.enqueue(c["queue"], c["payload_b64"].unpack1("m"), raw: true, key: c["key"], group: c["group"])
     { id: stored.id, duplicate: stored.duplicate }
   end
 

@@ -246,6 +246,27 @@ func (d *Dispatcher) Returned(queues []string) {
 	d.Notify(queues, 1)
 }
 
+// MarkAdmitting counts groups of these queues in which jobs are about to be admitted. Claims that don't wait, and find no job of these
+// queues, are held until Admitted.
+func (d *Dispatcher) MarkAdmitting(queues []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range queues {
+		d.matcher.admitting[q]++
+	}
+}
+
+// Admitted reports that the admissions of MarkAdmitting are over, and that the queues in ready have ready jobs.
+func (d *Dispatcher) Admitted(queues, ready []string) {
+	wanted := d.Announce(ready, someJobs*len(ready))
+	d.mu.Lock()
+	held := d.matcher.admitted(queues)
+	d.mu.Unlock()
+	if wanted || held {
+		d.matcher.Wake()
+	}
+}
+
 // Snapshot counts the contents of a Dispatcher at one moment.
 type Snapshot struct {
 	Claims     int  // waiting claims

@@ -15,6 +15,7 @@ type Group struct {
 	requests   []*Request
 	parts      []Part // nil: it is one claim, for all queues in their order
 	generation uint64
+	admissions uint64
 	Slots      []backends.Slot
 	Bytes      int64         // payload limit, even for one job; 0: that of an answer
 	Asked      time.Duration // when its commit was about to begin, for Config.Stalled; the caller sets it
@@ -109,7 +110,7 @@ type gathering struct {
 // claimFor includes claims of the wait queue: all fresh ones, and as many idle ones as jobs are expected plus one,
 // which finds out whether there are more. It reports false if it included none.
 func (g *gathering) claimFor(wq *waitQueue) bool {
-	group := Group{queue: wq, generation: wq.generation}
+	group := Group{queue: wq, generation: wq.generation, admissions: wq.admissions}
 	fits := true
 	if wq.expected > 0 {
 		fits = g.add(&group, &wq.idle, wq.expected+1)

@@ -26,6 +26,7 @@ type matcher struct {
 	turns         map[string]turns        // of dropped wait queues, by key
 	turnsKept     int                     // queues in turns
 	returning     map[string]int          // jobs on their way back to the database, by queue
+	admitting     map[string]int          // groups in which jobs are being admitted, by queue
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
 	slowCommits   int                     // of slowDue, at present
@@ -48,6 +49,7 @@ func newMatcher(c Config) matcher {
 		byQueue:   make(map[string]map[*waitQueue]struct{}),
 		turns:     make(map[string]turns),
 		returning: make(map[string]int),
+		admitting: make(map[string]int),
 		attended:  make(map[*waitQueue]struct{}),
 	}
 }
@@ -267,9 +269,15 @@ func (m *matcher) deliver(g Group, results []backends.ClaimResult) (back []backe
 			if !r.leaving {
 				back = append(back, m.takePrefetchedOfOthers(r)...)
 			}
-			if r.Once && !r.leaving && m.stopped == nil && m.isReturning(r.Queues) {
-				g.queue.moveTo(r, &g.queue.deferred) // the commit did not see a job that is on its way back
-				continue
+			if r.Once && !r.leaving && m.stopped == nil {
+				if m.isReturning(r.Queues) || m.holdForAdmission(r) {
+					g.queue.moveTo(r, &g.queue.deferred) // the commit did not see a job that is on its way back, or being admitted
+					continue
+				}
+				if g.admissions != g.queue.admissions && r.hold() {
+					g.queue.moveTo(r, &g.queue.fresh) // an admission ended during the commit
+					continue
+				}
 			}
 		}
 		if r.leaving && (!again || r.moved != nil) || r.Once && !res.More {

@@ -276,6 +276,42 @@ func (m *matcher) returned(queues []string) {
 	}
 }
 
+// admissionHolds is how often a claim that doesn't wait is held for an admission. One admission runs at a time, and one more can be
+// pending, so all those that began before the claim are over then. Without a limit, the jobs of others could hold it indefinitely.
+const admissionHolds = 2
+
+// hold reports whether a claim that found no job asks again after an admission.
+func (r *Request) hold() bool {
+	if r.holds == admissionHolds {
+		return false
+	}
+	r.holds++
+	return true
+}
+
+// holdForAdmission reports whether a claim that found no job is held until an admission in one of its queues is over.
+func (m *matcher) holdForAdmission(r *Request) bool {
+	return slices.ContainsFunc(r.Queues, func(q string) bool { return m.admitting[q] > 0 }) && r.hold()
+}
+
+// admitted reports whether a claim was held for the end of an admission.
+func (m *matcher) admitted(queues []string) (held bool) {
+	for _, q := range queues {
+		if m.admitting[q]--; m.admitting[q] <= 0 {
+			delete(m.admitting, q)
+		}
+		for wq := range m.byQueue[q] {
+			wq.admissions++
+			if wq.deferred.Len() > 0 {
+				wq.retryDeferred()
+				m.schedule(wq)
+				held = true
+			}
+		}
+	}
+	return held
+}
+
 func (m *matcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	now := m.Clock()
 	out = m.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })

@@ -21,6 +21,7 @@ type world struct {
 	groups   []Group    // of the commit under way
 	slow     []Group    // of the commits of slow wait queues
 	back     []string   // queues of jobs on their way back
+	admits   []string   // queues of groups in which jobs are being admitted
 	held     map[*session][]backends.Job
 	where    map[uint64]string // what became of each job
 }
@@ -207,6 +208,16 @@ func (w *world) bringBack() {
 	}
 }
 
+// admitted ends the admissions.
+func (w *world) admitted(ready bool) {
+	queues := w.admits
+	if w.admits = nil; ready {
+		w.Admitted(queues, queues)
+		return
+	}
+	w.Admitted(queues, nil)
+}
+
 // check fails if a claim is forgotten: one that no commit has included yet must be due.
 func (w *world) check(t *rapid.T) {
 	for _, wq := range w.matcher.queues {
@@ -236,6 +247,12 @@ func (w *world) check(t *rapid.T) {
 	if !maps.Equal(returning, w.matcher.returning) {
 		t.Fatalf("jobs on their way back: %v, counted: %v", returning, w.matcher.returning)
 	}
+	for _, wq := range w.matcher.queues {
+		held := func(q string) bool { return slices.Contains(w.back, q) || slices.Contains(w.admits, q) }
+		if wq.deferred.Len() > 0 && !slices.ContainsFunc(wq.queues, held) {
+			t.Fatalf("%d claims of %v are held for nothing", wq.deferred.Len(), wq.queues)
+		}
+	}
 }
 
 // TestEveryClaimIsAnswered draws what sessions and the database do. Each claim gets one answer, each job one fate, no session
@@ -264,7 +281,12 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			},
 			"settle": func(t *rapid.T) { w.settle(rapid.IntRange(1, 3).Draw(t, "jobs")) },
 			"return": func(*rapid.T) { w.bringBack() },
-			"time":   func(t *rapid.T) { w.now += time.Duration(rapid.IntRange(1, 400).Draw(t, "ms")) * time.Millisecond },
+			"admit": func(t *rapid.T) {
+				w.admits = append(w.admits, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "queue"))
+				w.MarkAdmitting(w.admits[len(w.admits)-1:])
+			},
+			"admitted": func(t *rapid.T) { w.admitted(rapid.Bool().Draw(t, "ready")) },
+			"time":     func(t *rapid.T) { w.now += time.Duration(rapid.IntRange(1, 400).Draw(t, "ms")) * time.Millisecond },
 			"prefetcher": func(t *rapid.T) {
 				out, _ := w.TakePrefetched(w.now - 150*time.Millisecond)
 				w.returning(t, out)
@@ -295,13 +317,14 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			w.returning(t, out)
 			w.bringBack()
 		}
+		w.admitted(false)
 		for number, where := range w.where {
 			if where == "claimed" {
 				t.Errorf("job %d is lost", number)
 			}
 		}
 		s := &w.matcher
-		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), s.due.Len(), s.slowDue.Len(), s.slowCommits, len(s.alone), int(s.prefetchBytes.bytes)}; n != [9]int{} {
+		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), len(s.admitting), s.due.Len(), s.slowDue.Len(), s.slowCommits, len(s.alone), int(s.prefetchBytes.bytes)}; n != [10]int{} {
 			t.Errorf("at the end the matcher has %v entries, want none", n)
 		}
 		for i, s := range w.sessions {

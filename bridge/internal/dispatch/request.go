@@ -23,6 +23,7 @@ type Request struct {
 	at       *list.Element    // of in
 	Reserved int              // of the session's job quota, for the commit under way or the answer
 	inCommit bool             // the commit under way includes it
+	holds    int              // how often it was held for an admission
 	leaving  bool             // answered as soon as the commit under way ends
 	lastErr  error            // of the last commit that included it
 	moved    error            // ErrAgain, once its queues are not served here

@@ -11,6 +11,7 @@ type waitQueue struct {
 	idle       list.List     // of those for which the database had no job
 	deferred   list.List     // of those that do not wait: the database had no job, but one is on its way back to it
 	generation uint64        // counts the notifications
+	admissions uint64        // counts the admissions in its queues that are over
 	expected   int           // about how many jobs idle claims and prefetch can expect; 0: none
 	due        *list.Element // of dueIn; nil: no commit has to include it
 	dueIn      *list.List    // matcher.due or slowDue

@@ -13,7 +13,8 @@ import (
 // One runs at a time. The groups of the commits during it go into the next one together.
 type admissions struct {
 	admit func(ctx context.Context, groups []backends.Group) (ready []string)
-	ready func(queues []string)
+	begin func(queues []string)        // gets the queue of each group that waits for an admission
+	end   func(queues, ready []string) // gets the same when it is over, and the queues with ready jobs
 
 	mu      sync.Mutex
 	groups  map[backends.Group]struct{} // for the next one
@@ -31,9 +32,14 @@ func (a *admissions) add(hard context.Context, groups []backends.Group) {
 	if a.groups == nil {
 		a.groups = map[backends.Group]struct{}{}
 	}
+	var queues []string
 	for _, g := range groups {
-		a.groups[g] = struct{}{}
+		if _, known := a.groups[g]; !known {
+			a.groups[g] = struct{}{}
+			queues = append(queues, g.Queue)
+		}
 	}
+	a.begin(queues)
 	if !a.running {
 		a.running = true
 		a.all.Go(func() { a.run(hard) })
@@ -49,10 +55,20 @@ func (a *admissions) run(hard context.Context) {
 		goesOn := a.running
 		a.mu.Unlock()
 		if !goesOn {
+			a.end(queuesOfGroups(groups), nil)
 			return
 		}
-		a.ready(a.admit(hard, groups))
+		a.end(queuesOfGroups(groups), a.admit(hard, groups))
 	}
+}
+
+// queuesOfGroups returns the queue of each group.
+func queuesOfGroups(groups []backends.Group) []string {
+	queues := make([]string, len(groups))
+	for i, g := range groups {
+		queues[i] = g.Queue
+	}
+	return queues
 }
 
 // wait returns when none runs. The caller adds no more.

@@ -59,9 +59,9 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	}
 	switch {
 	case err == nil:
+		e.admissions.add(hard, res.Groups) // before the answers, whose receivers can claim
 		e.answer(hard, b, res.Writes)
 		e.deliverClaims(hard, b.claims, res.Claims)
-		e.admissions.add(hard, res.Groups)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need a living sidecar. The claims are included again under the next identity.

@@ -84,7 +84,7 @@ func newExecutor(c executorConfig) *executor {
 		enqueueMemory:  semaphore.NewWeighted(queueBytes),
 		settleMemory:   semaphore.NewWeighted(settleBytes),
 		scheduler:      newScheduler(c.info),
-		admissions: admissions{ready: c.dispatcher.NotifyReady, admit: func(ctx context.Context, groups []backends.Group) []string {
+		admissions: admissions{begin: c.dispatcher.MarkAdmitting, end: c.dispatcher.Admitted, admit: func(ctx context.Context, groups []backends.Group) []string {
 			ctx, cancel := backendref.WithTimeout(ctx, c.times.Timeout())
 			defer cancel()
 			return c.backend.Admit(ctx, groups)

@@ -51,6 +51,64 @@ func TestFreedSlotWakesAClaim(t *testing.T) {
 	})
 }
 
+// slowAdmission calls before ahead of each admission.
+type slowAdmission struct {
+	*memory.Backend
+	before func()
+}
+
+func (s slowAdmission) Admit(ctx context.Context, groups []backends.Group) []string {
+	s.before()
+	return s.Backend.Admit(ctx, groups)
+}
+
+// TestClaimThatDoesNotWaitSeesAdmissions shows that a worker that drains a queue gets the next job of a group, although that job is ready
+// only some time after the ack before it, or after its enqueue. Without such an admission the answer comes at once.
+func TestClaimThatDoesNotWaitSeesAdmissions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, slowAdmission{memory.New(), func() { time.Sleep(50 * time.Millisecond) }})
+		w := newWorker(p)
+		claim := func() []backends.Job {
+			t.Helper()
+			r := w.queued(t, true, "q")
+			a := p.AwaitClaim(nil, r)
+			if len(a.Jobs) == 0 {
+				return nil
+			}
+			jobs, err := p.HandOut(r, &a, func(jobs []backends.Job) int { return len(jobs) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return jobs
+		}
+		member := backends.NewJob{Queue: "q", Group: "g"}
+		write, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{member, member, member}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.AwaitWrite(write, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			jobs := claim()
+			if len(jobs) != 1 {
+				t.Fatalf("claim %d got %d jobs, want the next one of the group", i, len(jobs))
+			}
+			if more := claim(); len(more) != 0 {
+				t.Errorf("claim %d got a second job of the group", i)
+			}
+			ack(t, p, &w.Session, jobs)
+		}
+		if jobs := claim(); len(jobs) != 0 { // the admission after the last ack finds none
+			t.Errorf("got %d jobs of an empty queue", len(jobs))
+		}
+		began := time.Now()
+		if jobs := claim(); len(jobs) != 0 || time.Since(began) > 10*time.Millisecond { // a virtual clock
+			t.Errorf("%d jobs of an empty queue after %v", len(jobs), time.Since(began))
+		}
+	})
+}
+
 // TestGroupsOverTwoSidecars shows that prefetch of two sidecars neither breaks the order of a group nor exceeds its limit, and that
 // a freed slot is used at once: the jobs of one group take as long as one worker needs for them.
 func TestGroupsOverTwoSidecars(t *testing.T) {

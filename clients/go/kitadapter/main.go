@@ -24,6 +24,7 @@ type command struct {
 	Queue   string  `json:"queue"`
 	Payload []byte  `json:"payload_b64"`
 	Key     string  `json:"key"`
+	Group   string  `json:"group"`
 	Max     int     `json:"max"`
 	WaitMS  int64   `json:"wait_ms"`
 	ID      string  `json:"id"`
@@ -144,7 +145,7 @@ func (a *adapter) do(ctx context.Context, c command) (got answer, err error) {
 	switch c.Do {
 	case "enqueue":
 		var stored protocol.EnqueuedJob
-		stored, err = a.client.Enqueue(ctx, protocol.NewJob{Queue: c.Queue, Payload: c.Payload, Key: c.Key})
+		stored, err = a.client.Enqueue(ctx, protocol.NewJob{Queue: c.Queue, Payload: c.Payload, Key: c.Key, Group: c.Group})
 		got.ID, got.Duplicate = stored.ID, stored.Duplicate
 	case "claim":
 		got.Jobs, err = a.claim(ctx, c)

@@ -13,6 +13,8 @@ const SPANS = {
   leaseMs: [1000, 86_400_000],
   waitMs: [0, 3_600_000],
   requestTimeoutMs: [1, Infinity],
+  everyMs: [1000, 366 * 86_400_000],
+  splayMs: [1000, 86_400_000],
 }
 
 const show = (value) => inspect(value, { depth: 1, breakLength: Infinity, maxStringLength: 80 })

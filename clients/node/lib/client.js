@@ -17,6 +17,9 @@ const CLOSE_TIME = 10_000
 const CLIENT_OPTIONS = ['socket', 'worker', 'requestTimeoutMs', 'onLost', 'onDraining', 'logger']
 const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'weights', 'signal', 'requestTimeoutMs']
 const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'headers']
+const SCHEDULE_OPTIONS = [
+  'queue', 'cron', 'everyMs', 'tz', 'payload', 'splayMs', 'priority', 'headers', 'missed', 'overlap', 'source', 'version',
+]
 const STATES = ['ready', 'blocked', 'scheduled', 'claimed', 'done', 'dead']
 
 // How a claim of several queues chooses: in turn, or the first one that has a job.
@@ -83,6 +86,13 @@ class Client {
       }
       if (testing.inline) return testing.inline(fields)
       return (await this._call('enqueue', { jobs: fields }, { limit: given.requestTimeoutMs })).jobs.map(enqueued)
+    })
+  }
+
+  schedule(name, given) {
+    return start('schedule', async () => {
+      const { requestTimeoutMs, ...definition } = options('schedule', given, [...SCHEDULE_OPTIONS, 'requestTimeoutMs'])
+      return (await this._call('schedule', scheduleFields(name, definition), { limit: requestTimeoutMs })).declared.outcome
     })
   }
 
@@ -216,9 +226,12 @@ class Client {
 
   limit(queue, given = {}) {
     return start('limit', async () => {
-      options('limit', given, ['maxClaimed', 'rate', 'burst', 'none'])
-      const { maxClaimed, rate, burst, none } = given
-      const fields = { max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, none: none || undefined }
+      options('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'none'])
+      const { maxClaimed, rate, burst, groupLimit, groupOnFailure, none } = given
+      const fields = {
+        max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, group_limit: groupLimit, group_on_failure: groupOnFailure,
+        none: none || undefined,
+      }
       await this.#operate('limit', queue, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)))
     })
   }
@@ -354,6 +367,24 @@ function enqueueTime() {
   return seconds * 1000
 }
 
+/** Returns the fields of a declaration. */
+function scheduleFields(name, given) {
+  const what = 'schedule'
+  text(what, 'name', name)
+  options(what, given, SCHEDULE_OPTIONS)
+  const { cron, everyMs, tz, splayMs, missed, overlap, source, version } = given
+  if ((cron === undefined) === (everyMs === undefined)) throw new TypeError(`schedule ${name}: give cron or everyMs`)
+  const { queue, ...job } = newJobFields(what, given.queue, given.payload, { priority: given.priority, headers: given.headers })
+  const schedule = { name, ...job }
+  for (const [option, value] of Object.entries({ cron, tz, missed, overlap, source })) {
+    if (value !== undefined) schedule[option] = text(what, option, value)
+  }
+  if (everyMs !== undefined) schedule.every_ms = millis(what, 'everyMs', everyMs)
+  if (splayMs !== undefined) schedule.splay_ms = millis(what, 'splayMs', splayMs)
+  if (version !== undefined) schedule.version = integer(what, 'version', version, 0, Number.MAX_SAFE_INTEGER)
+  return { queue, schedule }
+}
+
 /** Sets the order of a claim, and the weights. Those of one queue have no meaning, and strict is the protocol's default. */
 function orderFields(what, queues, order, weights, fields) {
   if (!ORDERS.includes(order)) throw new TypeError(`${what}: order is ${show(order)}, must be one of ${ORDERS.join(', ')}`)
@@ -393,4 +424,4 @@ function snapshot(fields) {
   return job
 }
 
-module.exports = { Client, CLIENT_OPTIONS, ORDERS, orderFields, testing, QUIET }
+module.exports = { Client, CLIENT_OPTIONS, ORDERS, orderFields, scheduleFields, testing, QUIET }

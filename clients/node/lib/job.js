@@ -5,7 +5,7 @@ const errors = require('./errors')
 const { options, millis, text, integer, instant, strings, dump, setBytes, show } = require('./arguments')
 const { start } = require('./call')
 
-const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs']
+const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs', 'group']
 const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
 // Lines of a stack that don't help to find the error.
 const INNER = /^ +at (.*\(?node:|new Promise \(<anonymous>\))/
@@ -27,6 +27,7 @@ function newJobFields(what, queue, payload, given) {
   if (given.headers !== undefined) fields.headers = strings(what, 'headers', given.headers)
   if (given.maxAttempts !== undefined) fields.max_attempts = integer(what, 'maxAttempts', given.maxAttempts, 1, 32767)
   if (given.timeoutMs !== undefined) fields.timeout_ms = millis(what, 'timeoutMs', given.timeoutMs)
+  if (given.group !== undefined) fields.group = text(what, 'group', given.group)
   return fields
 }
 

@@ -5,7 +5,7 @@ const errors = require('./errors')
 const { options, integer, queueNames, show } = require('./arguments')
 const { Behind, reportLost } = require('./behind')
 const { start } = require('./call')
-const { Client, CLIENT_OPTIONS, ORDERS, orderFields, QUIET } = require('./client')
+const { Client, CLIENT_OPTIONS, ORDERS, orderFields, scheduleFields, QUIET } = require('./client')
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
 const { outcome, refused, isRejected, logLoss } = require('./settle')
@@ -34,6 +34,7 @@ class Worker {
   #options
   #before
   #after
+  #schedules = []
   #pool
 
   constructor(handlersOfQueues, given = {}) {
@@ -62,6 +63,12 @@ class Worker {
     all.add(new WeakRef(this))
   }
 
+  /** Declares a schedule when the worker runs. */
+  schedule(name, given) {
+    scheduleFields(name, given) // checks them here, not at the start
+    this.#schedules.push([name, given])
+  }
+
   /** Runs until a signal or stop. */
   run(given = {}) {
     return start('run', () => this.#run(given))
@@ -88,7 +95,7 @@ class Worker {
       log.warn('this worker is the first process of its container, and Node.js does not reap the processes that jobs leave behind: start the container with an init (docker run --init) if jobs start processes')
     }
     try {
-      await pool.run()
+      await pool.run(this.#schedules)
     } finally {
       this.#pool = undefined
       await this.client._disconnect()
@@ -203,13 +210,29 @@ class Pool {
     })
   }
 
-  async run() {
+  async run(schedules) {
     try {
+      for (const schedule of schedules) await this.#declare(schedule)
       await Promise.all(this.groups.map((group) => this.#claimGuarded(group)))
       while (this.works.size > 0) await Promise.all(this.works)
       await this.behind.end()
     } finally {
       await this.threads?.end()
+    }
+  }
+
+  /** Declares a schedule. It waits for the sidecar and its database, like a claim, but not in a drain. */
+  async #declare([name, given]) {
+    for (let failed = 0; !this.stopping; await this.#pause(1000)) {
+      const call = this.client.schedule(name, given).then((outcome) => this.log.info(`schedule ${name}: ${outcome}`))
+      try {
+        return void (await Promise.race([call, this.#until(() => this.stopping)]))
+      } catch (e) {
+        if (!is(e, UNAVAILABLE) || this.drain) throw e
+        if (++failed === 1) this.log.warn(`can't declare the schedule ${name}, trying again: ${e.message}`)
+      } finally {
+        call.catch(() => {}) // if the run ends before
+      }
     }
   }
 

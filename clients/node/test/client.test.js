@@ -43,6 +43,24 @@ test('payloads: JSON values, bytes, nothing', async (t) => {
   }
 })
 
+test('jobs of a group run one at a time and in order', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const stored = [
+    await c.enqueue(queue, 1, { group: 'é' }),
+    ...(await c.enqueueMany([{ queue, payload: 2, group: 'é' }, { queue, payload: 3, group: 'é' }])),
+  ]
+  for (let n = 1; n <= 5; n++) {
+    const [job] = await c.claim(queue, { waitMs: 3_600_000 })
+    assert.deepEqual([job.id, job.payload], [stored[n - 1].id, n])
+    assert.equal((await c.peek({ queue, ids: [job.id] }))[0].group, 'é')
+    assert.deepEqual(await c.claim(queue), [], 'a second job of the group')
+    if (n === 1) job.followUp(queue, 4, { group: 'é' })
+    stored.push(...(await job.ack(n === 1 ? { enqueue: [{ queue, payload: 5, group: 'é' }] } : {})))
+  }
+  await assert.rejects(c.enqueue(queue, 1, { group: '' }), { code: 'bad_request', field: 'group' })
+})
+
 test('wrong arguments name the argument, and nothing is sent', async (t) => {
   const c = new Client({ socket: '/nowhere/x.sock' }) // a call that is sent fails with NotConnected
   const circle = []
@@ -55,6 +73,7 @@ test('wrong arguments name the argument, and nothing is sent', async (t) => {
     [() => c.enqueue('q', 1, { runAt: 'tomorrow' }), /runAt is 'tomorrow', must be a Date/],
     [() => c.enqueue('q', 1, { priority: 1.5 }), /priority is 1.5, must be an integer/],
     [() => c.enqueue('q', 1, { headers: { n: 1 } }), /headers\.n is 1, must be a string/],
+    [() => c.enqueue('q', 1, { group: 7 }), /group is 7, must be a string/],
     [() => c.enqueue('q', Promise.resolve(1)), /payload is a promise: await it/],
     [() => c.enqueue('q', new Map()), /payload is a Map/],
     [() => c.enqueue('q', new Float64Array(1)), /pass bytes as a Buffer/],
@@ -111,6 +130,9 @@ test('nack, extend, followUp, results and the lists', async (t) => {
   assert.deepEqual(await limits(), { maxClaimed: 3, rate: '100/s', burst: 5 })
   await c.limit(queue, { rate: 0 })
   assert.deepEqual(await limits(), { maxClaimed: 3, rate: undefined, burst: undefined })
+  await c.limit(queue, { groupLimit: 2, groupOnFailure: 'skip' })
+  const { groupLimit, groupOnFailure } = (await c.stats(queue))[0]
+  assert.deepEqual([groupLimit, groupOnFailure], [2, 'skip'])
   await c.limit(queue, { none: true })
   assert.deepEqual(await limits(), { maxClaimed: undefined, rate: undefined, burst: undefined })
   await assert.rejects(c.limit(queue, { maxclaimed: 3 }), /there is no option maxclaimed/)

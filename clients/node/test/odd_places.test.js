@@ -45,7 +45,9 @@ test('handlers of the event exit: every call throws at once, and close of an unu
   `)
   assert.deepEqual(got.trim().split('\n'), [
     'client cancelClaims returned', 'unused cancelClaims returned', 'unused close returned', // they need no reply
-    'job toString returned', 'job followUp returned', 'worker stop returned', 'worker perform returned', // they make no call
+    'job toString returned', 'job followUp returned', // they make no call
+    'worker schedule false', // nor does this one, whose arguments are wrong
+    'worker stop returned', 'worker perform returned',
     'next true',
   ])
   const [job] = await client(t).claim(queue, { waitMs: 120_000 })

@@ -18,13 +18,15 @@ class _Engine(NamedTuple):
     lock: str  # creates the key's row if it is missing, or revives that of a deleted job, and locks it
     select: str  # returns its job (0: a new row), its state, and whether its time is expired
     assign: str  # assigns the key to a job: parameters are its id, the TTL in milliseconds, queue and key
+    blocked: str  # whether a job waits for its group
     # Returns the job that the key had when the transaction's snapshot was taken. Only MySQL's default isolation needs it: a job
     # that isn't found can be newer than the snapshot. A locking read would find it, but can be a deadlock with a worker's ack.
     earlier: str = ""
 
 
 _MYSQL_SELECT = "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM {keys} WHERE queue = {p} AND `key` = {p} FOR UPDATE"
-_JOB = "SELECT state FROM {jobs} WHERE id = {p}"
+_JOB = "SELECT CASE WHEN {blocked} THEN 'blocked' ELSE state END FROM {jobs} WHERE id = {p}"
+_BLOCKED = "state = 'ready' AND group_name IS NOT NULL"
 _SQLITE_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 _ENGINES: Dict[str, _Engine] = {
@@ -34,6 +36,7 @@ _ENGINES: Dict[str, _Engine] = {
         "SELECT job, state, expires_at <= clock_timestamp() FROM {keys} WHERE queue = {p} AND key = {p}",
         "UPDATE {keys} SET job = {p}, state = NULL, expires_at = clock_timestamp() + {p} * interval '1 millisecond' "
         "WHERE queue = {p} AND key = {p}",
+        _BLOCKED,
     ),
     "mysql": _Engine(
         "INSERT INTO {keys} (queue, `key`, job, expires_at, state) VALUES ({p}, {p}, 0, UTC_TIMESTAMP(6), 'deleted') "
@@ -41,6 +44,7 @@ _ENGINES: Dict[str, _Engine] = {
         _MYSQL_SELECT,
         "UPDATE {keys} SET job = {p}, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL {p} * 1000 MICROSECOND "
         "WHERE queue = {p} AND `key` = {p}",
+        f"{_BLOCKED} AND run_at IS NULL",
         earlier="SELECT job FROM {keys} WHERE queue = {p} AND `key` = {p}",
     ),
     "sqlite": _Engine(
@@ -48,6 +52,7 @@ _ENGINES: Dict[str, _Engine] = {
         "ON CONFLICT (queue, key) DO UPDATE SET job = job",
         f"SELECT job, state, expires_at <= {_SQLITE_NOW} FROM {{keys}} WHERE queue = {{p}} AND key = {{p}}",
         f"UPDATE {{keys}} SET job = {{p}}, state = NULL, expires_at = {_SQLITE_NOW} + {{p}} WHERE queue = {{p}} AND key = {{p}}",
+        _BLOCKED,
     ),
 }
 
@@ -57,8 +62,8 @@ class Key:
         if engine not in _ENGINES:
             raise ValueError(f"keys in your own transaction are not supported for {engine}: use Client.enqueue")
         prefix = f"{schema}." if engine == "postgresql" else ""
-        self._names = {"keys": f"{prefix}qsidecar_keys", "jobs": f"{prefix}qsidecar_jobs", "p": placeholder}
         self._engine = _ENGINES[engine]
+        self._names = {"keys": f"{prefix}qsidecar_keys", "jobs": f"{prefix}qsidecar_jobs", "p": placeholder, "blocked": self._engine.blocked}
         self._run = run
         # MySQL's column contains bytes. It would store a text in the connection's character set.
         self._key = queue, key.encode() if engine == "mysql" else key

@@ -95,10 +95,11 @@ class AsyncClient:
         headers: Optional[Mapping[str, str]] = None,
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
+        group: Optional[str] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Stores a job and returns when it is durable: see Client.enqueue."""
-        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout)
+        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group)
         if _client._inline is not None:
             return _client._inline([job])[0]
         return Enqueued.of((await self._call("enqueue", job.fields(), request_timeout))["job"])
@@ -173,10 +174,12 @@ class AsyncClient:
         max_claimed: Optional[int] = None,
         rate: Union[str, int, None] = None,
         burst: Optional[int] = None,
+        group_limit: Optional[int] = None,
+        group_on_failure: Optional[str] = None,
         none: bool = False,
     ) -> None:
         """Changes the limits of a queue: see Client.limit."""
-        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
+        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, none), None)
 
     async def schedule(
         self,

@@ -121,6 +121,7 @@ class Client:
         headers: Optional[Mapping[str, str]] = None,
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
+        group: Optional[str] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Stores a job and returns when it is durable. The options are those of NewJob.
@@ -129,7 +130,7 @@ class Client:
         client repeats the enqueue. Raises Unavailable if the database is unavailable: nothing was stored.
         request_timeout is the time limit of this call.
         """
-        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout)
+        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group)
         if _inline is not None:
             return _inline([job])[0]
         return Enqueued.of(self._call("enqueue", job.fields(), request_timeout)["job"])
@@ -242,14 +243,18 @@ class Client:
         max_claimed: Optional[int] = None,
         rate: Union[str, int, None] = None,
         burst: Optional[int] = None,
+        group_limit: Optional[int] = None,
+        group_on_failure: Optional[str] = None,
         none: bool = False,
     ) -> None:
         """Changes the limits of a queue, on all hosts together. A limit that is left out stays as it is; 0 removes one.
 
         max_claimed: how many jobs can be claimed at a time. rate: how many can start in a time, as "100/s", "30/m" or
-        "5/h". burst: how many can start at once after a pause. none: first remove all limits.
+        "5/h". burst: how many can start at once after a pause. group_limit: how many jobs of a group can be claimed at a
+        time; 0: one. group_on_failure: "hold" (a failed job keeps its slot of the group during its back-off, the default) or
+        "skip". none: first remove all limits.
         """
-        self._call("limit", limit_fields(queue, max_claimed, rate, burst, none), None)
+        self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, none), None)
 
     def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""
@@ -471,9 +476,22 @@ def cancel_fields(queue: str, ids: Sequence[str], key: Optional[str], delete: bo
 
 
 def limit_fields(
-    queue: str, max_claimed: Optional[int], rate: Union[str, int, None], burst: Optional[int], none: bool
+    queue: str,
+    max_claimed: Optional[int],
+    rate: Union[str, int, None],
+    burst: Optional[int],
+    group_limit: Optional[int],
+    group_on_failure: Optional[str],
+    none: bool,
 ) -> Dict[str, Any]:
-    fields = {"max_claimed": max_claimed, "rate": None if rate is None else str(rate), "burst": burst, "none": none or None}
+    fields = {
+        "max_claimed": max_claimed,
+        "rate": None if rate is None else str(rate),
+        "burst": burst,
+        "group_limit": group_limit,
+        "group_on_failure": group_on_failure,
+        "none": none or None,
+    }
     return {"queue": queue, **{name: value for name, value in fields.items() if value is not None}}
 
 

@@ -97,7 +97,8 @@ class NewJob(NamedTuple):
 
     payload is any JSON value. raw is bytes that are stored unchanged, instead of payload. delay (seconds, up to ten
     years) or run_at (a datetime with a time zone, or seconds since 1970) schedules the job. key makes the enqueue
-    idempotent, so that the client can repeat it. timeout limits one run, in seconds.
+    idempotent, so that the client can repeat it. timeout limits one run, in seconds. Jobs of the queue with the same group
+    run one at a time and in order, or as many at once as the queue's group_limit allows.
     """
 
     queue: str
@@ -110,6 +111,7 @@ class NewJob(NamedTuple):
     headers: Optional[Mapping[str, str]] = None
     max_attempts: Optional[int] = None
     timeout: Optional[Seconds] = None
+    group: Optional[str] = None
 
     def fields(self) -> Dict[str, Any]:
         """Returns the fields as the wire has them."""
@@ -123,6 +125,7 @@ class NewJob(NamedTuple):
             "headers": _headers(self.headers) if self.headers else None,
             "max_attempts": self.max_attempts,
             "timeout_ms": None if self.timeout is None else millis("timeout", self.timeout),
+            "group": self.group,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -217,9 +220,10 @@ class BaseJob:
         headers: Optional[Mapping[str, str]] = None,
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
+        group: Optional[str] = None,
     ) -> None:
         """Adds a job that the ack stores in its transaction. The options are those of NewJob."""
-        self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout))
+        self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group))
 
     def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"lease": self._valid()}

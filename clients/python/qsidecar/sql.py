@@ -90,6 +90,7 @@ def enqueue(
     run_at: Union[datetime, float, int, None] = None,
     key: Optional[str] = None,
     key_ttl: Seconds = 600,
+    group: Optional[str] = None,
     wake: bool = True,
     schema: str = "qsidecar",
     engine: Optional[str] = None,
@@ -101,14 +102,14 @@ def enqueue(
     with the same key is not stored, and the first one's id is returned. The key is remembered for at least key_ttl,
     which should be that of the queue's config. wake (PostgreSQL): wakes waiting workers when the transaction
     commits. Without it they find the job within a second, and the commits of many producers do not wait for the
-    global lock of NOTIFY.
+    global lock of NOTIFY. SQL Server has no groups.
 
     schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The driver determines the engine
     (postgresql, mysql also for MariaDB, sqlite, mssql) and the parameter placeholder. For an unknown driver pass
     both: engine="postgresql", placeholder="%s".
     """
     if client._inline is not None:
-        return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts)])[0]
+        return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, group=group)])[0]
     run, known, slot = _executor(on, engine, placeholder)
     statement, values = insert(
         known,
@@ -122,6 +123,7 @@ def enqueue(
         delay=delay,
         run_at=run_at,
         key=key,
+        group=group,
         schema=schema,
     )
     claimed = None if key is None else Key(run, known, slot, schema, queue, key)
@@ -158,6 +160,7 @@ def insert(
     delay: Optional[Seconds] = None,
     run_at: Union[datetime, float, int, None] = None,
     key: Optional[str] = None,
+    group: Optional[str] = None,
     schema: str = "qsidecar",
 ) -> Tuple[str, Tuple[Any, ...]]:
     """Returns the INSERT of enqueue and its parameters, to run by other means. It stores a key only as a column: see
@@ -170,6 +173,8 @@ def insert(
         raise ValueError(f"schema is a plain name, not {schema!r}")
     if delay is not None and run_at is not None:
         raise ValueError("pass delay= or run_at=, not both")
+    if group is not None and engine == "mssql":
+        raise ValueError("a database on SQL Server has no groups: leave group out")
     columns: List[Tuple[str, str, Any]] = [("queue", "{}", queue)]
     data = dump(payload, raw, f"the payload of a job for {queue}")
     if data is not None:
@@ -184,8 +189,9 @@ def insert(
         columns.append(("run_at", dialect.delay, millis("delay", delay)))
     if run_at is not None:
         columns.append(("run_at", dialect.run_at, instant(run_at)))
-    if key is not None:
-        columns.append(("`key`" if engine == "mysql" else "key", "{}", key.encode() if engine == "mysql" else key))
+    for column, text in (("`key`" if engine == "mysql" else "key", key), ("group_name", group)):
+        if text is not None:  # MySQL's columns contain bytes: a text would be stored in the connection's character set
+            columns.append((column, "{}", text.encode() if engine == "mysql" else text))
     names = ", ".join(name for name, _, _ in columns)
     slots = ", ".join(slot.format(placeholder) for _, slot, _ in columns)
     table = dialect.table.format(schema=schema)

@@ -157,6 +157,7 @@ class App:
         headers: Optional[Mapping[str, str]] = None,
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
+        group: Optional[str] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Calls Client.enqueue."""
@@ -171,6 +172,7 @@ class App:
             headers=headers,
             max_attempts=max_attempts,
             timeout=timeout,
+            group=group,
             request_timeout=request_timeout,
         )
 
@@ -283,7 +285,7 @@ class App:
                     if drain:
                         raise
                     if not failed:
-                        log.warning("cannot declare the schedule %s, trying again: %s", definition["name"], e)
+                        log.warning("can't declare the schedule %s, trying again: %s", definition["name"], e)
                     failed = True
                     self._stop.wait(1)
                 else:

@@ -74,6 +74,32 @@ def check_keys(engine, cursor, connection, other, sidecar):
     sidecar.claim("keys", wait=60)[0].ack()
 
 
+def check_groups(cursor, connection, sidecar):
+    """A group holds for all jobs, whichever way they are stored. Names are bytes, not text that a database compares its own way."""
+    stored = [qsidecar.sql.enqueue(cursor, "grouped", n, group="é", key=f"g{n}") for n in (1, 2)]
+    connection.commit()
+    other = sidecar.enqueue("grouped", 3, group="é")
+    qsidecar.sql.enqueue(cursor, "grouped", 4, group="É")
+    connection.commit()
+    eventually(lambda: sidecar.stats("grouped")[0]["ready"] == 2, "the first job of each group is ready")
+    again = qsidecar.sql.enqueue(cursor, "grouped", "again", group="é", key="g2")
+    connection.commit()
+    assert (again.id, again.duplicate, again.state) == (stored[1].id, True, "blocked"), again
+    first, last = sidecar.claim("grouped", max=10, wait=60)
+    assert (first.id, first.payload, last.payload) == (stored[0].id, 1, 4), (first, last)
+    assert sidecar.stats("grouped")[0]["blocked"] == 2, sidecar.stats("grouped")
+    sidecar.ack_many([first, last])
+    for want, n in ((stored[1].id, 2), (other.id, 3)):
+        job = sidecar.claim("grouped", wait=60)[0]
+        assert (job.id, job.payload) == (want, n), job
+        job.ack()
+    try:
+        qsidecar.sql.insert("mssql", "?", "grouped", group="g")
+        raise AssertionError("a group on SQL Server was taken")
+    except ValueError as e:
+        assert "SQL Server has no groups" in str(e), e
+
+
 def check_wake_up(connection, cursor, where):
     """PostgreSQL notifies listeners when the transaction commits, unless wake is False."""
     import psycopg
@@ -169,6 +195,7 @@ def main(engine, where):
     for job, (want, later) in zip(eventually(scheduled, "the others are scheduled"), wanted):
         assert want - 1 < job["run_at"] / 1000 < want + later + 1, (job, want)
 
+    check_groups(cursor, connection, sidecar)
     other = connect(engine, where)
     check_keys(engine, cursor, connection, other, sidecar)
     other.close()

@@ -75,9 +75,22 @@ class Jobs(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.client.stats(self.q))[0]["dead"], 2)
         self.assertEqual((await self.client.request("peek", queue=self.q, ids=[job.id]))["jobs"][0]["state"], "dead")
 
+    async def test_group(self):
+        await self.client.enqueue(self.q, 1, group="g")
+        await self.client.enqueue(self.q, 2, group="g")
+        job = await self.one()
+        job.then(self.q, 3, group="g")
+        self.assertEqual(await self.client.claim(self.q), [], "a second job of the group")
+        await job.ack()
+        for n in (2, 3):
+            job = await self.one()
+            self.assertEqual(job.payload, n)
+            await job.ack()
+
     async def test_limit(self):
-        await self.client.limit(self.q, max_claimed=3)
-        self.assertEqual((await self.client.stats(self.q))[0]["max_claimed"], 3)
+        await self.client.limit(self.q, max_claimed=3, group_limit=2, group_on_failure="skip")
+        stat = (await self.client.stats(self.q))[0]
+        self.assertEqual((stat["max_claimed"], stat["group_limit"], stat["group_on_failure"]), (3, 2, "skip"))
         await self.client.limit(self.q, max_claimed=0)
         self.assertNotIn("max_claimed", (await self.client.stats(self.q))[0])
 

@@ -51,6 +51,26 @@ class Jobs(Case):
         self.assertEqual((job.priority, job.key, job.headers, job.timeout_ms), (5, "k", {"lang": "é"}, 60_000))
         self.assertNotIn(job.lease, repr(job))
 
+    def test_group(self):
+        first = self.client.enqueue(self.q, 1, group="é")
+        waiting = [
+            self.client.enqueue(self.q, 2, group="é").id,
+            self.client.enqueue_many([NewJob(self.q, 3, group="é")])[0].id,
+            qsidecar.App(self.client).enqueue(self.q, 4, group="é").id,
+        ]
+        job = self.one()
+        self.assertEqual(job.id, first.id)
+        job.then(self.q, 5, group="é")
+        waiting += [e.id for e in job.ack(enqueue=[NewJob(self.q, 6, group="é")])]
+        for want, job_id in enumerate(waiting, 2):
+            self.assertEqual(self.peek(job_id)["group"], "é")
+            job = self.one()
+            self.assertEqual((job.id, job.payload), (job_id, want))
+            self.assertEqual(self.client.claim(self.q), [], "a second job of the group")
+            job.ack()
+        with self.assertRaisesRegex(qsidecar.BadRequest, "group"):
+            self.client.enqueue(self.q, group="")
+
     def test_delays(self):
         later = datetime.now(timezone.utc) + timedelta(hours=1)
         ids = [e.id for e in self.client.enqueue_many([NewJob(self.q, 1, delay=3600), NewJob(self.q, 2, run_at=later)])]
@@ -111,12 +131,14 @@ class Jobs(Case):
     def test_limit(self):
         def limits():
             stat = self.client.stats(self.q)[0]
-            return {name: stat[name] for name in ("max_claimed", "rate", "burst") if name in stat}
+            return {name: stat[name] for name in ("max_claimed", "rate", "burst", "group_limit", "group_on_failure") if name in stat}
 
         self.client.limit(self.q, max_claimed=3, rate="100/s", burst=5)
         self.assertEqual(limits(), {"max_claimed": 3, "rate": "100/s", "burst": 5})
         self.client.limit(self.q, rate=0)
         self.assertEqual(limits(), {"max_claimed": 3})
+        self.client.limit(self.q, max_claimed=0, group_limit=2, group_on_failure="skip")
+        self.assertEqual(limits(), {"group_limit": 2, "group_on_failure": "skip"})
         self.client.limit(self.q, none=True)
         self.assertEqual(limits(), {})
         with self.assertRaises(qsidecar.BadRequest):

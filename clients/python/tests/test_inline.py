@@ -29,12 +29,12 @@ class Inline(unittest.TestCase):
 
     def test_inline_runs_the_job_at_once(self):
         with testing.inline(self.app) as did:
-            stored = self.app.enqueue("double", 21, key="k", delay=60)
+            stored = self.app.enqueue("double", 21, key="k", delay=60, group="g")
             again = qsidecar.Client(socket="/nowhere/s.sock").enqueue("double", 21, key="k")
         self.assertEqual(self.did, [21])
         self.assertEqual((again.id, again.duplicate), (stored.id, True))
         self.assertEqual([(d.queue, d.payload, d.ran, d.result) for d in did.jobs], [("double", 21, True, 42), ("note", 21, False, None)])
-        self.assertEqual(did.jobs[0].new.delay, 60)
+        self.assertEqual((did.jobs[0].new.delay, did.jobs[0].new.group), (60, "g"))
         self.assertEqual(len(did.of("note")), 1)
         with self.assertRaises(qsidecar.NotConnected):
             self.app.enqueue("double", 1)

@@ -3,7 +3,7 @@
 import unittest
 
 import qsidecar
-from support import LIMIT, Case, app, eventually, in_thread
+from support import LIMIT, Case, app, eventually, in_thread, quiet
 
 
 class Schedules(Case):
@@ -46,6 +46,19 @@ class Schedules(Case):
         worker.stop()
         thread.join(LIMIT)
         self.assertEqual(len(set(seen)), len(seen))
+
+    def test_app_waits_for_the_sidecar(self):
+        worker = app(socket="/nowhere/s.sock")
+        worker.job("q")(print)
+        worker.schedule("s", "@daily", queue="q")
+        with quiet(), self.assertRaises(qsidecar.NotConnected):
+            worker.run(drain=True)
+        with self.assertLogs("qsidecar", "WARNING") as logged:
+            thread = in_thread(worker.run)
+            eventually(lambda: logged.output, "a warning")
+            worker.stop()
+            thread.join(LIMIT)
+        self.assertRegex(logged.output[0], "can't declare the schedule s, trying again: no sidecar answers on /nowhere/s.sock")
 
 
 if __name__ == "__main__":

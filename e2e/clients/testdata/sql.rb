@@ -116,6 +116,23 @@ if connection.class.name.start_with?("PG") # the notification is sent when the t
   2.times { client.claim("keys", wait: 20).first.ack }
 end
 
+# A group holds for all jobs, whichever way they are stored.
+grouped = ->(payload, **more) { Qsidecar::SQL.enqueue(connection, "grouped", payload, **more) }
+stored = transaction.call("COMMIT") { [1, 2].map { |n| grouped.call(n, group: "é", key: "g#{n}").id } }
+stored << client.enqueue("grouped", 3, group: "é").id
+transaction.call("COMMIT") { grouped.call(4, group: "É") }
+sleep 0.01 until client.stats("grouped").first["ready"] == 2
+equal [stored[1], true, "blocked"], transaction.call("COMMIT") { grouped.call("again", group: "é", key: "g2") }.to_a
+jobs = client.claim("grouped", max: 10, wait: 20)
+equal [[stored[0], 1], 4], [[jobs[0].id, jobs[0].payload], jobs[1].payload]
+equal 2, client.stats("grouped").first["blocked"]
+client.ack_many(jobs)
+[2, 3].each do |n|
+  job = client.claim("grouped", wait: 20).first
+  equal [stored[n - 1], n], [job.id, job.payload]
+  job.ack
+end
+
 # The README's block, unchanged. The drivers differ only in how a transaction starts.
 require "qsidecar/testing"
 execute(connection, "CREATE TABLE orders (item varchar(20))")

@@ -59,9 +59,24 @@ class Suite
     equal({ "max_claimed" => 3, "rate" => "100/s", "burst" => 5 }, limits.call)
     @client.limit("limits", rate: 0)
     equal({ "max_claimed" => 3 }, limits.call)
+    @client.limit("limits", max_claimed: 0, group_limit: 2, group_on_failure: :skip)
+    equal [2, "skip"], @client.stats("limits").first.values_at("group_limit", "group_on_failure")
     @client.limit("limits", none: true)
     equal({}, limits.call)
     raises(Qsidecar::BadRequest) { @client.limit("limits", rate: "5/d") }
+  end
+
+  # Jobs of a group run one at a time and in order, whichever way they are enqueued.
+  def check_group
+    stored = [@client.enqueue("grouped", 1, group: "é"), *@client.enqueue_many([{ queue: "grouped", payload: 2, group: "é" }])]
+    (1..3).each do |n|
+      job = one("grouped")
+      equal [stored[n - 1].id, n], [job.id, job.payload]
+      equal "é", @client.request("peek", queue: "grouped", ids: [job.id])["jobs"][0]["group"]
+      equal [], @client.claim("grouped"), "a second job of the group"
+      stored.concat(job.ack(enqueue: n == 1 ? [{ queue: "grouped", payload: 3, group: "é" }] : []) || [])
+    end
+    equal "group", raises(Qsidecar::BadRequest) { @client.enqueue("grouped", 1, group: "") }.field
   end
 
   def check_payloads
@@ -398,5 +413,6 @@ require_relative "suite_next_claim"
 require_relative "suite_stalled"
 require_relative "suite_behind"
 require_relative "suite_worker"
+require_relative "suite_schedule"
 require_relative "suite_reentrant"
 Suite.new.run

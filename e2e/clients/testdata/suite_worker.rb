@@ -242,10 +242,11 @@ class Suite
   def check_inline
     worker, log = jobs_of_all_kinds
     did = Qsidecar::Testing.inline(worker, raises: false) do
-      8.times { |n| @client.enqueue("kinds", n, key: "k#{n}") }
+      8.times { |n| @client.enqueue("kinds", n, key: "k#{n}", group: "g#{n}") }
       equal true, @client.enqueue("kinds", 0, key: "k0").duplicate
     end
     equal log.sort.to_h, did.select { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }.to_h
+    equal %w[g0 g1], did.map { |d| d.options[:group] }.compact.first(2)
     equal [["then", :enqueued]], did.reject { |d| d.job.queue == "kinds" }.map { |d| [d.job.payload, d.outcome] }
     equal "r", did.find { |d| d.job.payload == 5 }.result
     raises(RuntimeError) { Qsidecar::Testing.inline(worker) { @client.enqueue("kinds", 3) } }

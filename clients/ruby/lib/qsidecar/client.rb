@@ -75,12 +75,13 @@ module Qsidecar
     # enqueue stores one job and returns an Enqueued when it is durable. The payload is stored as
     # JSON. With raw: true it is a String whose bytes are stored. delay is in seconds, run_at is a
     # Time. key makes the enqueue safe to repeat. headers is a Hash of Strings. timeout (seconds)
-    # limits one run. It raises UnknownOutcome only without a key. request_timeout is the time limit
-    # of this call.
+    # limits one run. Jobs of the queue with the same group run one at a time and in order, or as many
+    # at once as the queue's group_limit allows. It raises UnknownOutcome only without a key.
+    # request_timeout is the time limit of this call.
     def enqueue(queue, payload, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-                max_attempts: nil, timeout: nil, request_timeout: nil)
+                max_attempts: nil, timeout: nil, group: nil, request_timeout: nil)
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, delay: delay, run_at: run_at, key: key,
-                       headers: headers, max_attempts: max_attempts, timeout: timeout)
+                       headers: headers, max_attempts: max_attempts, timeout: timeout, group: group)
       return Client.inline.enqueue([job]).first if Client.inline
 
       Client.enqueued(send_request("enqueue", job, limit: request_timeout)["job"])
@@ -93,6 +94,16 @@ module Qsidecar
       return Client.inline.enqueue(jobs) if Client.inline
 
       send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
+    end
+
+    # schedule declares a schedule, which stores a job at each of its times, over all hosts. cron (five
+    # fields, or "@daily" and the like, in the time zone tz) or every (seconds) are its times: see
+    # PROTOCOL.md. payload, raw, priority and headers are those of the jobs. splay is in seconds. missed is :one,
+    # :all or :skip, and overlap :allow or :skip. It returns "created", "updated", "unchanged", or
+    # "ignored" if the database has a higher version. A call with the same values changes nothing, so each
+    # start of a program can make it.
+    def schedule(name, cron = nil, **definition)
+      send_request("schedule", Fields.schedule(name, cron, **definition))["declared"]["outcome"]
     end
 
     # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
@@ -162,10 +173,13 @@ module Qsidecar
 
     # limit changes the limits of a queue, on all hosts together. Limits that are nil stay as they are;
     # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
-    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. none: first
-    # remove all limits.
-    def limit(queue, max_claimed: nil, rate: nil, burst: nil, none: false)
-      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, none: none || nil }
+    # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. group_limit:
+    # how many jobs of a group can be claimed at a time; 0: one. group_on_failure: :hold (a failed job
+    # keeps its slot of the group during its back-off, the default) or :skip. none: first remove all
+    # limits.
+    def limit(queue, max_claimed: nil, rate: nil, burst: nil, group_limit: nil, group_on_failure: nil, none: false)
+      fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, group_limit: group_limit,
+                 group_on_failure: group_on_failure && Codec.text(group_on_failure), none: none || nil }
       send_request("limit", { queue: Codec.text(queue), **fields.compact })
       nil
     end
@@ -311,7 +325,8 @@ module Qsidecar
     # The limits of the protocol, in seconds.
     TEN_YEARS = 10 * 366 * 86_400
     MAX_WEIGHT = 1000 # of a queue
-    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS }.freeze
+    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS,
+              every: 1..366 * 86_400, splay: 1..86_400 }.freeze
     private_constant :TEN_YEARS, :SPANS
 
     # ms rounds up, so that a short wait does not become none. An error of the sidecar would name the
@@ -342,7 +357,7 @@ module Qsidecar
     end
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-            max_attempts: nil, timeout: nil)
+            max_attempts: nil, timeout: nil, group: nil)
       out = { queue: Codec.text(queue), payload: bytes(queue, payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
@@ -351,7 +366,20 @@ module Qsidecar
       out[:headers] = texts(headers) if headers
       out[:max_attempts] = max_attempts if max_attempts
       out[:timeout_ms] = ms(:timeout, timeout) if timeout
+      out[:group] = Codec.text(group) if group
       out
+    end
+
+    # schedule returns the fields of a declaration. Without a payload, the jobs have no bytes.
+    def schedule(name, cron, queue:, every: nil, tz: nil, payload: nil, raw: false, splay: nil, priority: nil, headers: nil,
+                 missed: nil, overlap: nil, source: nil, version: nil)
+      raise ArgumentError, "schedule #{name}: give cron or every" if cron.nil? == every.nil?
+
+      job = job(queue: queue, payload: payload, raw: raw, priority: priority, headers: headers)
+      job.delete(:payload) if payload.nil?
+      texts = { name: name, cron: cron, tz: tz, missed: missed, overlap: overlap, source: source }.compact.transform_values { |v| Codec.text(v) }
+      numbers = { every_ms: every && ms(:every, every), splay_ms: splay && ms(:splay, splay), version: version }.compact
+      { queue: job.delete(:queue), schedule: { **texts, **numbers, **job } }
     end
 
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.

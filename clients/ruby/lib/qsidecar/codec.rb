@@ -61,6 +61,7 @@ module Qsidecar
             s = value.dup.force_encoding(Encoding::UTF_8)
             s.valid_encoding? ? out[field] = s : out["#{field}_b64"] = [value].pack("m0")
           when :jobs, :enqueue then out[field] = value.map { |job| plain(job) }
+          when :schedule then out[field] = plain(value)
           else out[field] = value
           end
         end

@@ -44,11 +44,11 @@ module Qsidecar
     # transaction commits. Without it, the commits of many producers do not wait for the global lock
     # of NOTIFY. schema is where the sidecar keeps its tables on PostgreSQL. It returns an Enqueued.
     def enqueue(connection, queue, payload, raw: false, priority: nil, headers: nil, max_attempts: nil, delay: nil,
-                run_at: nil, key: nil, key_ttl: 600, wake: true, schema: "qsidecar")
+                run_at: nil, key: nil, key_ttl: 600, group: nil, wake: true, schema: "qsidecar")
       raise ArgumentError, "give delay or run_at, and not both" if delay && run_at
 
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, headers: headers,
-                       max_attempts: max_attempts, delay: delay, run_at: run_at, key: key)
+                       max_attempts: max_attempts, delay: delay, run_at: run_at, key: key, group: group)
       return Client.inline.enqueue([job]).first if Client.inline
       raise ArgumentError, "schema is a plain name, not #{schema.inspect}" unless /\A[A-Za-z_]\w*\z/.match?(schema)
 
@@ -90,6 +90,7 @@ module Qsidecar
       all << ["run_at", dialect.delay, job[:delay_ms]] if job[:delay_ms]
       all << ["run_at", dialect.run_at, job[:run_at]] if job[:run_at]
       all << [dialect.key, "%<slot>s", job[:key]] if job[:key]
+      all << ["group_name", "%<slot>s", job[:group]] if job[:group]
       all << ["id", "%<slot>s", id] if id
       all
     end

@@ -8,8 +8,11 @@ module Qsidecar
     class Key
       # lock creates the key's row if it is missing, or revives that of a deleted job, and locks it.
       # read returns its job (0: a new row), its state, and 1 if its time is over. assign assigns
-      # it to a job. earlier returns the job that the key had when MySQL took the transaction's snapshot.
-      Statements = Struct.new(:lock, :read, :assign, :earlier)
+      # it to a job. blocked is whether a job waits for its group. earlier returns the job that the
+      # key had when MySQL took the transaction's snapshot.
+      Statements = Struct.new(:lock, :read, :assign, :blocked, :earlier)
+
+      BLOCKED = "state = 'ready' AND group_name IS NOT NULL"
 
       NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
@@ -19,7 +22,8 @@ module Qsidecar
           "ON CONFLICT (queue, key) DO UPDATE SET job = k.job",
           "SELECT job, state, (expires_at <= clock_timestamp())::int FROM %<keys>s WHERE queue = ? AND key = ?",
           "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = clock_timestamp() + CAST(? AS bigint) * interval '1 millisecond' " \
-          "WHERE queue = ? AND key = ?"
+          "WHERE queue = ? AND key = ?",
+          BLOCKED
         ),
         mysql: Statements.new(
           "INSERT INTO %<keys>s (queue, `key`, job, expires_at, state) VALUES (?, ?, 0, UTC_TIMESTAMP(6), 'deleted') " \
@@ -27,13 +31,15 @@ module Qsidecar
           "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM %<keys>s WHERE queue = ? AND `key` = ? FOR UPDATE",
           "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND " \
           "WHERE queue = ? AND `key` = ?",
+          "#{BLOCKED} AND run_at IS NULL",
           "SELECT job FROM %<keys>s WHERE queue = ? AND `key` = ?"
         ),
         sqlite: Statements.new(
           "INSERT INTO %<keys>s (queue, key, job, expires_at, state) VALUES (?, ?, 0, #{NOW}, 'deleted') " \
           "ON CONFLICT (queue, key) DO UPDATE SET job = job",
           "SELECT job, state, expires_at <= #{NOW} FROM %<keys>s WHERE queue = ? AND key = ?",
-          "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = #{NOW} + ? WHERE queue = ? AND key = ?"
+          "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = #{NOW} + ? WHERE queue = ? AND key = ?",
+          BLOCKED
         )
       }.freeze
 
@@ -67,7 +73,8 @@ module Qsidecar
       # state_of returns the state of a job, or nil. At MySQL's REPEATABLE READ a job can be newer than the snapshot that the
       # transaction reads: the key had another job then. A locking read would find it, but can be a deadlock with a worker's ack.
       def state_of(job)
-        found = @run.call("SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job])
+        state = "CASE WHEN #{@statements.blocked} THEN 'blocked' ELSE state END"
+        found = @run.call("SELECT #{state} FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job])
         return found.first if found
         return unless @statements.earlier
 

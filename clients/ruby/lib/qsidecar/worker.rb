@@ -70,6 +70,7 @@ module Qsidecar
       @handlers = {}
       @before = []
       @after = []
+      @schedules = []
       @commands = Queue.new # commands for the thread that runs the worker
       @stopping = false
       @outage = false
@@ -96,6 +97,15 @@ module Qsidecar
     # settled. The worker logs the hook's own exceptions and ignores them.
     def after_job(&hook)
       @after << hook
+    end
+
+    # schedule declares a schedule when the worker runs. The arguments are those of Client#schedule.
+    #
+    #   worker.schedule("daily-report", "0 6 * * *", tz: "Europe/Berlin", queue: "reports", payload: { kind: "daily" })
+    def schedule(name, cron = nil, **definition)
+      Fields.schedule(name, cron, **definition) # checks them here, not at the start
+      @schedules << [name, cron, definition]
+      nil
     end
 
     # run works until stop or a signal. At the first SIGTERM or SIGINT it claims no more and lets
@@ -247,7 +257,7 @@ module Qsidecar
       @client = client
       @behind = Behind.new(client, threads: shares.sum(&:threads), outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
-      shares.each { |share| share.threads.times { start(threads, client, share) } }
+      threads << Thread.new { declare(client) && shares.each { |share| share.threads.times { start(threads, client, share) } } }
       Thread.new { join_all(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
@@ -258,6 +268,29 @@ module Qsidecar
       @behind.finish(@options[:request_timeout] || Client::REQUEST_TIME)
       client.close
       raise command if command.is_a?(Exception)
+    end
+
+    # declare declares the schedules, and returns whether it did. It waits for the sidecar and its database, like a claim, but not
+    # in a drain.
+    def declare(client)
+      @schedules.each do |name, cron, definition|
+        tries = 0
+        begin
+          return false if @stopping
+
+          log(:info, "schedule #{name}: #{client.schedule(name, cron, **definition)}")
+        rescue *UNAVAILABLE => e
+          raise if @drain
+
+          log(:warn, "can't declare the schedule #{name}, trying again: #{e.message}") if tries.zero?
+          pause(tries += 1)
+          retry
+        end
+      end
+      true
+    rescue StandardError => e
+      @commands << e
+      false
     end
 
     # start adds a thread. If a job's block ends the thread (Thread.exit), another one replaces it.

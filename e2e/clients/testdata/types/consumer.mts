@@ -7,7 +7,7 @@ import {
 
 const client = new Client({ worker: 'types', onLost: (jobs: Job[]) => console.log(jobs.map((job) => job.id)), logger: console })
 
-const one: Enqueued = await client.enqueue('mail', { to: 'ada' }, { key: 'k', delayMs: 5, runAt: new Date(), headers: { a: 'b' }, requestTimeoutMs: 500 })
+const one: Enqueued = await client.enqueue('mail', { to: 'ada' }, { key: 'k', delayMs: 5, runAt: new Date(), headers: { a: 'b' }, group: 'ada', requestTimeoutMs: 500 })
 const more: NewJob[] = [{ queue: 'mail', payload: Buffer.from('x'), priority: 1, maxAttempts: 3, timeoutMs: 5 }]
 await client.enqueueMany(more)
 
@@ -24,10 +24,13 @@ for (const job of await client.claim(['mail', 'audit'], { max: 10, waitMs: 1, si
 for await (const job of client.jobs('mail')) await job.ack()
 
 const found: JobInfo[] = await client.peek({ queue: 'mail', state: 'dead', max: 5 })
-console.log(found[0]?.errors[0]?.at.getTime(), (await client.stats('mail'))[0]?.ready)
+console.log((await client.peek({ state: 'blocked' })).length, found[0]?.errors[0]?.at.getTime(), (await client.stats('mail'))[0]?.ready)
 const count: number = await client.retry('mail', 'all')
 await client.change('mail', ['1'], { priority: count })
 await client.purge('mail', 'dead')
+const declared: 'created' | 'updated' | 'unchanged' | 'ignored' = await client.schedule('daily', { queue: 'mail', cron: '@daily', tz: 'Europe/Berlin', payload: { a: 1 } })
+console.log(declared)
+await client.limit('mail', { groupLimit: 2, groupOnFailure: 'skip' })
 
 const handlers: Handlers = {
   mail: async (job) => {
@@ -44,10 +47,11 @@ console.log(numbers[0]?.payload.toFixed(), new Worker({ numbers: handler }))
 const options: WorkerOptions = { concurrency: 8, queues: { mail: 3, resize: null }, ack: 'sync', before: (job) => job.id, after: [(job, error) => [job, error]], client }
 const worker = new Worker(handlers, options)
 await worker.run({ drain: true, threads: 2, module: import.meta.url })
+worker.schedule('tick', { queue: 'mail', everyMs: 60_000, missed: 'all', overlap: 'skip', source: 'app', version: 1 })
 worker.stop()
 
 const did = testing.inline({ workers: [worker], throws: false })
-console.log(did.of('mail')[0]?.error, did.jobs[0]?.payload)
+console.log(did.of('mail')[0]?.error, did.jobs[0]?.payload, did.jobs[0]?.fields.group)
 did.restore()
 
 try {
@@ -61,6 +65,8 @@ try {
 
 // @ts-expect-error: the option is delayMs
 await client.enqueue('mail', 1, { delay: 5 })
+// @ts-expect-error: the times are missing
+await client.schedule('daily', { queue: 'mail' })
 // @ts-expect-error: a queue is a text
 await client.claim(5)
 // @ts-expect-error: the payload has no such field
