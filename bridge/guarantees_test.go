@@ -140,6 +140,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "cancel": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
 			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "limit": `,"queue":"closed","max_claimed":1`, "watch": `,"queue":"closed"`,
+			"wait":      fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
 			"schedules": `,"queue":"closed"`, "schedule": `,"queue":"closed","schedule":{"name":"s","every_ms":1000}`,
 			"change_schedule": `,"queue":"closed","schedule":{"name":"s"},"do":"run"`, "ping": "", "reload": "", "status": "",
 			"config": "", "fleet": "", "check": "",

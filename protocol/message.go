@@ -32,6 +32,7 @@ const (
 	OpSchedule       Op = "schedule"
 	OpChangeSchedule Op = "change_schedule"
 	OpWatch          Op = "watch"
+	OpWait           Op = "wait"
 	OpPing           Op = "ping"
 	OpReload         Op = "reload"
 	OpStatus         Op = "status"
@@ -162,7 +163,10 @@ type Request struct {
 	DryRun   bool   // schedule: change nothing
 	Do       string // change_schedule
 
-	// peek, retry, change, delete, reclaim, cancel, purge
+	// wait
+	Mode string // WaitAll or WaitAny; empty: WaitAll
+
+	// peek, retry, change, delete, reclaim, cancel, purge, wait
 	IDs   []string
 	State State
 	After string
@@ -245,6 +249,8 @@ type Reply struct {
 
 	Join bool // claim, and a settle that carries one: a hint to send the next settle with its claim in one request
 
+	Ended []EndedJob // wait: never nil
+
 	JobEvents []JobEvent // watch: the field "events", never nil
 	Missed    Opt[int64] // watch
 	// peek with a search: how many jobs it read, and the last of them if there are more. A search continues after it.
@@ -275,6 +281,21 @@ type Reply struct {
 type Unchanged struct {
 	ID    string
 	State State // StateDeleted: the queue has no such job
+}
+
+// The modes of wait.
+const (
+	WaitAll = "all" // until all jobs have ended
+	WaitAny = "any" // until one of them has
+)
+
+// EndedJob is a job that a wait names and that has ended.
+type EndedJob struct {
+	ID        string
+	State     State      // StateDone, StateDead, or StateDeleted: the queue has no such job, or not any more
+	Result    []byte     // of an ack; nil: none
+	LastError string     // the message of the last failed attempt
+	LeftOut   Opt[int64] // bytes of a result that was left out
 }
 
 // ReasonCancelled is Reply.Reason of leases whose jobs an operator cancelled.

@@ -55,6 +55,7 @@ var ops = map[Op]spec{
 	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), check: checkSchedule},
 	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), check: checkChangeSchedule},
 	OpWatch:          {takes: bits(fQueue, fWaitMS)},
+	OpWait:           {takes: bits(fQueue, fIDs, fMode, fWaitMS), needs: bits(fQueue, fIDs)},
 	OpPing:           {},
 	OpReload:         {},
 	OpStatus:         {},

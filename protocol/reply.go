@@ -233,6 +233,14 @@ var unchangedMessage = newMessage([]field[Unchanged]{
 	isWord("state", func(u *Unchanged) *State { return &u.State }),
 })
 
+var endedMessage = newMessage([]field[EndedJob]{
+	isWord("id", func(j *EndedJob) *string { return &j.ID }),
+	isWord("state", func(j *EndedJob) *State { return &j.State }),
+	isBytes("result", func(j *EndedJob) *[]byte { return &j.Result }),
+	isOptWord("last_error", func(j *EndedJob) *string { return &j.LastError }),
+	optNumber("left_out", func(j *EndedJob) *Opt[int64] { return &j.LeftOut }),
+})
+
 var findingMessage = newMessage([]field[Finding]{
 	isOptWord("database", func(f *Finding) *string { return &f.Database }),
 	isWord("severity", func(f *Finding) *string { return &f.Severity }),
@@ -318,6 +326,7 @@ var replyMessage = newMessage([]field[Reply]{
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isBool("unknown", func(r *Reply) *bool { return &r.Unknown }),
 	isList("unchanged", 0, math.MaxInt, unchangedMessage, func(r *Reply) *[]Unchanged { return &r.Unchanged }, needs(unchangedMessage, "id")),
+	isList("ended", 0, math.MaxInt, endedMessage, func(r *Reply) *[]EndedJob { return &r.Ended }, needs(endedMessage, "id")),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
 	isOptWord("why", func(r *Reply) *string { return &r.Why }),
 	ofStatus(number("uptime_ms", func(s *Status) *int64 { return &s.UptimeMS })),

@@ -56,6 +56,7 @@ const (
 	fGroupLimit
 	fGroupOnFailure
 	fAfterQueue
+	fMode
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -199,6 +200,8 @@ var requestMessage = newMessage([]field[Request]{
 	fGroupLimit: isOptInt("group_limit", 0, MaxGroupLimit, func(r *Request) *Opt[int64] { return &r.GroupLimit }),
 	fGroupOnFailure: checked(isText("group_on_failure", maxShownName, func(r *Request) *string { return &r.GroupOnFailure }),
 		func(r *Request) *Error { return checkGroupOnFailure(r.GroupOnFailure) }),
+	fMode: checked(isText("mode", maxShownName, func(r *Request) *string { return &r.Mode }),
+		func(r *Request) *Error { return oneOf("mode", r.Mode, WaitAll, WaitAny) }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.

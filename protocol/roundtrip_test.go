@@ -100,7 +100,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpSchedules, OpSchedule, OpChangeSchedule, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpSchedules, OpSchedule, OpChangeSchedule, OpWait, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -164,6 +164,9 @@ func genOperator(t *rapid.T, r *Request) {
 	switch r.Op {
 	case OpWatch:
 		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
+	case OpWait:
+		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
+		r.IDs, r.Mode = ids.Draw(t, "ids"), rapid.SampledFrom([]string{"", WaitAll, WaitAny}).Draw(t, "mode")
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
 	case OpLimit:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -258,6 +259,47 @@ func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, a
 		return nil, "", err
 	}
 	return rep.Views, rep.After, nil
+}
+
+// Wait selects the jobs to wait for.
+type Wait struct {
+	Queue string
+	IDs   []string      // 1 to 1000
+	Any   bool          // until one of them has ended, and not all
+	Wait  time.Duration // how long to wait; 0: do not wait
+}
+
+// waitPart is how long one request of a wait lasts. The sidecar queries the jobs by their ids when a request begins.
+const waitPart = time.Minute
+
+// Wait waits until jobs have ended, and returns those that have, also if others have not when Wait.Wait is over. A job that the
+// queue does not keep has a result only if it ended through the client's sidecar: see the op wait in the protocol.
+func (c *Client) Wait(ctx context.Context, w Wait) (ended []protocol.EndedJob, err error) {
+	if err := checkSpan("Wait", w.Wait, 0, protocol.MaxWaitMS); err != nil {
+		return nil, err
+	}
+	until := time.Now().Add(w.Wait)
+	req := &protocol.Request{Op: protocol.OpWait, Queue: w.Queue, IDs: w.IDs, Mode: protocol.WaitAll}
+	if w.Any {
+		req.Mode = protocol.WaitAny
+	}
+	for left := w.Wait; ; left = max(0, time.Until(until)) {
+		req.WaitMS = millis(min(left, waitPart))
+		rep, err := c.callRetrying(ctx, req)
+		if err != nil {
+			return ended, err
+		}
+		ended = append(ended, rep.Ended...)
+		req.IDs = slices.DeleteFunc(slices.Clone(req.IDs), func(id string) bool {
+			return slices.ContainsFunc(rep.Ended, func(j protocol.EndedJob) bool { return j.ID == id })
+		})
+		switch {
+		case len(req.IDs) == 0 || w.Any && len(ended) > 0:
+			return ended, nil
+		case left == 0 && len(rep.Ended) == 0: // with some, others possibly didn't fit the reply
+			return ended, nil
+		}
+	}
 }
 
 // Retry makes dead jobs ready again and resets their attempts. It returns how many changed. If ids is empty, the

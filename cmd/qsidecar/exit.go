@@ -36,7 +36,7 @@ const exitCodes = `Exit codes:
   0    done
   1    failed, and a repetition will fail too; the message has the reason
   2    wrong arguments, or a config file with errors
-  3    claim: no job was ready
+  3    claim: no job was ready; wait: not all jobs have ended
   4    the lease is lost: the job is already settled, or another worker can have it
   5    no sidecar answers, or its database cannot be reached: try again later
   130  interrupted`

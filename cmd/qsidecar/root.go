@@ -75,7 +75,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
-		a.workCommand())
+		a.workCommand(), a.waitCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.changeCommand(), a.deleteCommand(), a.cancelCommand(), a.reclaimCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.scheduleCommand(), a.topCommand(), a.tailCommand(), a.pingCommand(), a.statusCommand(), a.fleetCommand(), a.configCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())

@@ -28,6 +28,7 @@ var requests = map[string]string{
 	"pause":   `{"op":"pause","queue":"mail-a"}`,
 	"resume":  `{"op":"resume","queue":"mail-a"}`,
 	"watch":   `{"op":"watch","queue":"mail-a"}`,
+	"wait":    `{"op":"wait","queue":"mail-a","ids":["999999"]}`,
 	"ping":    `{"op":"ping"}`,
 	"status":  `{"op":"status"}`,
 	"reload":  `{"op":"reload"}`,

@@ -139,9 +139,9 @@ var bridgeArrows = []struct {
 	wire         bool
 }{
 	{"bridge", "session plan pipeline heartbeat lease depth metrics outbox permission quota wirejob", true}, // some in tests alone
-	{"session", "plan pipeline history lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
+	{"session", "plan pipeline jobends history lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
 	{"plan", "pipeline permission", true},
-	{"pipeline", "dispatch maintenance heartbeat history lease backendref depth failurelog fairshare metrics quota", false},
+	{"pipeline", "dispatch maintenance heartbeat history jobends lease backendref depth failurelog fairshare metrics quota", false},
 	{"dispatch", "quota", false},
 	{"maintenance", "heartbeat backendref metrics", false},
 	{"heartbeat", "lease backendref metrics quota", false},
@@ -149,6 +149,7 @@ var bridgeArrows = []struct {
 	{"backendref", "", false},
 	{"depth", "", false},
 	{"history", "", false},
+	{"jobends", "", false},
 	{"failurelog", "", false},
 	{"fairshare", "", false},
 	{"metrics", "", false},

@@ -25,7 +25,7 @@ func (r *Rule) appliesTo(p *unixsocket.Peer) bool {
 }
 
 func (r *Rule) allowsOp(op protocol.Op) bool {
-	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op)
+	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op) || op == protocol.OpWait && slices.Contains(r.Ops, protocol.OpPeek)
 }
 
 // AllowsQueue reports whether the rule applies to a queue.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/jobends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
@@ -15,6 +16,7 @@ import (
 // so that they are in the order of a job's life.
 type jobEvents struct {
 	hub      *jobevents.Hub
+	waits    *jobends.Hub
 	database string
 	trace    func(headers map[string]string) (parent, state string)
 }
@@ -41,6 +43,9 @@ func (j *jobEvents) publish(e jobevents.Event, s *quota.Session) {
 
 // written publishes the effects of a committed write.
 func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
+	if res.Err == nil && j.waits.Waits() {
+		j.passOn(p, res)
+	}
 	if !j.hub.Active() || res.Err != nil || p.unseen() {
 		return
 	}
@@ -63,6 +68,28 @@ func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
 			one.Cause, one.Error = "", ""
 		}
 		j.publish(withJob(one, held), s)
+	}
+}
+
+// passOn passes on the jobs that a write ended to the requests that wait for them.
+func (j *jobEvents) passOn(p *PendingWrite, res *backends.WriteResult) {
+	for held, kind := range ends(p.write, p.runs, res) {
+		e := jobends.End{ID: held.ID()}
+		switch kind {
+		case jobevents.Acked:
+			e.State, e.Result = backends.StateDone, p.write.(backends.Ack).Result
+		case jobevents.Dead:
+			e.State = backends.StateDead
+			switch w := p.write.(type) {
+			case backends.Nack:
+				e.LastError = w.Error
+			case backends.Release:
+				e.LastError = w.Message
+			}
+		default:
+			continue
+		}
+		j.waits.Pass(held.Queue, e)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/history"
+	"github.com/qsidecar/qsidecar/bridge/internal/jobends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
@@ -47,6 +48,7 @@ type Pipeline struct {
 	prefetcher  *prefetcher
 	stalls      *stalls
 	events      *jobEvents
+	Waits       *jobends.Hub // requests that wait for the ends of jobs
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
 	history     *history.Recorder
@@ -91,6 +93,8 @@ func New(c Config) *Pipeline {
 		began:      time.Now(),
 	}
 	_, p.canInspect = c.Backend.(backends.Inspector)
+	p.Waits = jobends.New(p.backend.Peek)
+	p.events.waits = p.Waits
 	p.leaseTable.Metrics = p.Metrics.Load
 	loops, prefetch := newLoops(p.Info), newWake()
 	p.heartbeat = heartbeat.New(heartbeat.Config{
@@ -219,6 +223,12 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { p.stalls.run(keep); return nil })
 	g.Go(func() error { p.allDepths.Run(keep); return nil })
 	g.Go(func() error { p.history.Run(keep); return nil })
+	g.Go(func() error {
+		p.Waits.Run(keep, func(err error) {
+			p.Log.Warn("can't query for the ends of jobs that requests wait for", "event", "wait_query_failed", "error", err)
+		})
+		return nil
+	})
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group

@@ -86,6 +86,19 @@ func (l Limit) FitViews(views []protocol.JobView) []protocol.JobView {
 	return views[:n]
 }
 
+// FitEnded drops the last jobs of a reply to wait that don't fit. The first one stays. If it is too large alone, it loses its
+// result.
+func (l Limit) FitEnded(jobs []protocol.EndedJob) []protocol.EndedJob {
+	n := l.fitting(len(jobs), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Ended: jobs[i : i+1]}
+	})
+	if n == 0 && len(jobs) > 0 {
+		jobs[0].LeftOut, jobs[0].Result = protocol.Some(int64(len(jobs[0].Result))), nil
+		n = 1
+	}
+	return jobs[:n]
+}
+
 // FitSessions drops the youngest sessions that don't fit from a status.
 func (l Limit) FitSessions(st *protocol.Status) {
 	all := st.Sessions

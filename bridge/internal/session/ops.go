@@ -44,6 +44,8 @@ func (s *Session) start(req *protocol.Request) finisher {
 		return s.changeSchedule(req)
 	case protocol.OpWatch:
 		return s.watchJobs(req)
+	case protocol.OpWait:
+		return s.waitForJobs(req)
 	case protocol.OpReload:
 		return s.reloadConfig()
 	case protocol.OpConfig, protocol.OpCheck:
