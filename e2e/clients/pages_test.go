@@ -25,6 +25,7 @@ var pages = []string{"README.md", "docs/tutorial.md", "docs/concepts/*.md", "doc
 var pagePackages = map[string][]string{
 	"docs/how-to/django.md":            djangoPackages,
 	"docs/how-to/traces.md":            {"opentelemetry-sdk==1.45.2"},
+	"docs/how-to/results.md":           {"fastapi==0.163.2", "httpx==0.28.1"},
 	"docs/how-to/flask-and-fastapi.md": {"Flask==3.1.3", "fastapi==0.163.2", "httpx==0.28.1"},
 }
 

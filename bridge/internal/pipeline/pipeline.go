@@ -225,7 +225,7 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { p.history.Run(keep); return nil })
 	g.Go(func() error {
 		p.Waits.Run(keep, func(err error) {
-			p.Log.Warn("can't query for the ends of jobs that requests wait for", "event", "wait_query_failed", "error", err)
+			p.Log.Warn("can't query ends of waited jobs", "event", "wait_query_failed", "error", err)
 		})
 		return nil
 	})

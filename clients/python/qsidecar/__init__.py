@@ -31,6 +31,7 @@ from .errors import (
     Unsupported,
     WrongLoop,
 )
+from ._waiting import EndedJob, JobFailed, NotEnded
 from .job import BaseJob, Enqueued, Job, NewJob
 from .outcomes import Dead, Retry, Snooze
 from .worker import App
@@ -48,14 +49,17 @@ __all__ = [
     "Closed",
     "Dead",
     "Draining",
+    "EndedJob",
     "Enqueued",
     "Error",
     "Forbidden",
     "Internal",
     "Job",
+    "JobFailed",
     "LeaseLost",
     "NewJob",
     "NotConnected",
+    "NotEnded",
     "Reentrant",
     "Retry",
     "SettledOrLost",

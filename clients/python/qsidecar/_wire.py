@@ -75,10 +75,10 @@ class JsonLines:
             message = json.loads(line)
             if not isinstance(message, dict):
                 raise NoSidecar(f"a line that isn't a JSON object: {line[:80]!r}")
-            jobs = message.get("jobs")
-            if isinstance(jobs, list):
-                for job in jobs:
-                    self._incoming(job)
+            for name in ("jobs", "ended"):
+                if isinstance(message.get(name), list):
+                    for job in message[name]:
+                        self._incoming(job)
             return message
 
     def _incoming(self, fields: Message) -> None:

@@ -17,6 +17,7 @@ from . import errors
 from ._call import Call, Request
 from ._session import Session
 from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
+from ._waiting import EndedJob, Waiting, result_of
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -113,6 +114,25 @@ class AsyncClient:
         if _client._inline is not None:
             return _client._inline(jobs)
         return [Enqueued.of(e) for e in (await self._call("enqueue", fields, request_timeout))["jobs"]]
+
+    async def wait(
+        self,
+        queue: str,
+        *ids: str,
+        any: bool = False,
+        wait: Seconds = 60,
+        request_timeout: Optional[float] = None,
+    ) -> List[EndedJob]:
+        """Waits until the jobs have ended, or with any one of them: see Client.wait."""
+        waiting = Waiting(queue, ids, any, wait)
+        while waiting.goes_on(await self._call("wait", waiting.fields(), request_timeout, waiting.seconds)):
+            pass
+        return waiting.ended
+
+    async def call(self, queue: str, payload: Any = None, *, wait: Seconds = 60, **options: Any) -> Any:
+        """Stores a job, waits until it has ended, and returns its result: see Client.call."""
+        job = await self.enqueue(queue, payload, **options)
+        return result_of(queue, job, await self.wait(queue, job.id, wait=wait), wait)
 
     # --- working ---
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 from . import errors
 from ._call import MAX_LIST, Call, Request, locked
 from ._session import Session
+from ._waiting import EndedJob, Waiting, result_of
 from .job import BaseJob, Enqueued, Job, NewJob, Seconds, millis, nack_fields
 
 if TYPE_CHECKING:
@@ -175,6 +176,33 @@ class Client:
             name, cron, queue, every, tz, payload, raw, splay, priority, headers, missed, overlap, source, version
         )
         return str(self._call("schedule", fields, request_timeout)["declared"]["outcome"])
+
+    def wait(
+        self,
+        queue: str,
+        *ids: str,
+        any: bool = False,
+        wait: Seconds = 60,
+        request_timeout: Optional[float] = None,
+    ) -> List[EndedJob]:
+        """Waits until the jobs have ended, or with any one of them, and returns those that have, also if the time is over.
+
+        wait: how long, in seconds, up to an hour. A job that its queue doesn't keep has a result only if it ended through
+        this client's sidecar.
+        """
+        waiting = Waiting(queue, ids, any, wait)
+        while waiting.goes_on(self._call("wait", waiting.fields(), request_timeout, waiting.seconds)):
+            pass
+        return waiting.ended
+
+    def call(self, queue: str, payload: Any = None, *, wait: Seconds = 60, **options: Any) -> Any:
+        """Stores a job, waits until it has ended, and returns its result.
+
+        options: those of enqueue. Raises JobFailed if the job is dead or gone, and NotEnded, a TimeoutError, if it has not ended
+        after `wait` seconds.
+        """
+        job = self.enqueue(queue, payload, **options)
+        return result_of(queue, job, self.wait(queue, job.id, wait=wait), wait)
 
     # --- working ---
 
