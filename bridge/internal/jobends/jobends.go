@@ -2,8 +2,8 @@
 //
 // A job that ends through this sidecar is passed on by its commit, so that its result arrives even if the job is deleted.
 // Ends through other sidecars are found by queries: each second for the jobs of a waited queue that finished last, and
-// each five seconds for waited jobs that are gone. A request looks at its jobs itself when its wait begins and ends. So a
-// job that no query finds delays a request, but is never missed.
+// each five seconds for waited jobs that are gone. A request also queries its jobs by their ids when its wait begins and ends.
+// So a job that the other queries don't find delays a request, but is never missed.
 package jobends
 
 import (
@@ -127,7 +127,7 @@ func (w *Wait) Ended() (all []End, left int) {
 	return slices.Clone(w.ended), len(w.left)
 }
 
-// Look queries the jobs that have not ended as far as the wait knows. With last, a job that does not exist counts as deleted.
+// Look queries those jobs of the wait whose ends it has not got yet. With last, a job that does not exist counts as deleted.
 // Otherwise this takes a second query, after goneAfter.
 func (w *Wait) Look(ctx context.Context, last bool) error {
 	w.hub.mu.Lock()
