@@ -107,7 +107,7 @@ func TestPythonSuite(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)
-			s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n  late: {backoff: {initial: 1h, max: 1h}}\n"
+			s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n  waited: {retention: {done: 1h}}\n  late: {backoff: {initial: 1h, max: 1h}}\n"
 			suite := exec.Command(p.argv[0], append(p.argv[1:], "-W", "error", "-m", "unittest", "discover", "-s", "tests")...)
 			suite.Dir = clientlib.PythonPackage
 			interpreter, err := json.Marshal(p.argv)

@@ -22,10 +22,10 @@ func (s *Session) waitForJobs(req *protocol.Request) finisher {
 	if err != nil {
 		return fail(protocol.Errorf(protocol.CodeBusy, "%v", err))
 	}
-	any, wait := req.Mode == protocol.WaitAny, wirejob.Millis(req.WaitMS)
+	first, wait := req.Mode == protocol.WaitAny, wirejob.Millis(req.WaitMS)
 	return finisher{waits: wait > 0, rest: later(func() (*protocol.Reply, func()) {
 		defer w.Close()
-		ended, err := s.endsOf(w, any, wait)
+		ended, err := s.endsOf(w, first, wait)
 		if err != nil && len(ended) == 0 {
 			return s.failure(err), nil
 		}
@@ -42,8 +42,8 @@ func (s *Session) waitForJobs(req *protocol.Request) finisher {
 	})}
 }
 
-// endsOf waits for all jobs, or for one of them. The error goes with the ends that are known.
-func (s *Session) endsOf(w *jobends.Wait, any bool, wait time.Duration) (ended []jobends.End, err error) {
+// endsOf waits for all jobs, or for the first one that ends. The error goes with the ends that are known.
+func (s *Session) endsOf(w *jobends.Wait, first bool, wait time.Duration) (ended []jobends.End, err error) {
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	if err = s.lookAt(w, wait == 0); err != nil {
@@ -52,7 +52,7 @@ func (s *Session) endsOf(w *jobends.Wait, any bool, wait time.Duration) (ended [
 	}
 	for {
 		var left int
-		if ended, left = w.Ended(); wait == 0 || left == 0 || any && len(ended) > 0 {
+		if ended, left = w.Ended(); wait == 0 || left == 0 || first && len(ended) > 0 {
 			return ended, nil
 		}
 		select {

@@ -11,7 +11,7 @@ from support import CODEC, LIMIT, Case, client
 class Waits(Case):
     def setUp(self):
         super().setUp()
-        self.q = "kept"  # its done jobs are kept, so that a job which ends before its wait begins has a result
+        self.q = "waited"  # its done jobs are kept, so that a job which ends before its wait begins has a result
 
     def answer(self, settle):
         """Settles the next job in a thread."""
@@ -38,7 +38,7 @@ class Waits(Case):
     def test_call_without_an_end(self):
         with self.assertRaisesRegex(TimeoutError, "has not ended within 0 s") as raised:
             self.client.call(self.q, wait=0)
-        self.client.request("delete", queue=self.q, ids=[raised.exception.job.id])
+        self.client.cancel(self.q, raised.exception.job.id, delete=True)  # it can be prefetched, so a delete can fail
         (gone,) = self.client.wait(self.q, raised.exception.job.id)
         self.assertEqual((gone.state, gone.result, gone.raw), ("deleted", None, None))
 
