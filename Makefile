@@ -6,6 +6,9 @@ GO ?= go
 IMAGE ?= qsidecar/qsidecar:1.0.0
 
 SUITE ?= test
+
+# As the tests and the program are built, so that they share what they compile.
+RUN_SUITE = CGO_ENABLED=0 $(GO) run -trimpath ./scripts/suite
 ENGINES := memory sqlite postgres mysql mariadb sqlserver
 
 .PHONY: help run build release image docs reference clean test check soak $(ENGINES:%=test-%) test-cluster flaky flaky-touched cover lint audit fuzz bench rivals bench-smoke
@@ -19,7 +22,7 @@ run: build ## build, and serve on the embedded database
 	@exec ./bin/qsidecar serve --config none --hint
 
 test: ## show that the program works on this machine (5 minutes; installs what it needs)
-	@exec $(GO) run ./scripts/suite test
+	@exec env $(RUN_SUITE) test
 
 ##@ To build it
 
@@ -50,30 +53,30 @@ clean: ## remove bin and dist
 ##@ To check it
 
 check: ## run everything else that CI runs: race detector, lint, all servers, crashes, packages (25 minutes)
-	@exec $(GO) run ./scripts/suite check
+	@exec env $(RUN_SUITE) check
 
 test-postgres: ## run one engine's tests; also test-mysql, -mariadb, -sqlite, -sqlserver, -memory
 $(ENGINES:%=test-%): test-%:
-	@exec $(GO) run ./scripts/suite -engine $* engine
+	@exec env $(RUN_SUITE) -engine $* engine
 
 test-cluster: ## run the tests of database clusters in their short form: replication, failover, Galera, Patroni
-	@exec $(GO) run ./scripts/suite cluster
+	@exec env $(RUN_SUITE) cluster
 
 soak: ## run crash and network tests at full size with random seeds (TIME=1h, SEED=n replays a run)
-	@exec $(GO) run ./scripts/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED)) soak
+	@exec env $(RUN_SUITE) $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED)) soak
 
 # $(value) because a regular expression can have a $.
 flaky: ## run a suite N times in random order beside LOAD busy processes (N=10 SUITE=test LOAD=2 RUN=regexp)
-	@exec $(GO) run ./scripts/suite -suite $(SUITE) -n $(or $(N),10) -load $(or $(LOAD),2) $(if $(value RUN),-run '$(value RUN)') flaky
+	@exec env $(RUN_SUITE) -suite $(SUITE) -n $(or $(N),10) -load $(or $(LOAD),2) $(if $(value RUN),-run '$(value RUN)') flaky
 
 flaky-touched: ## do the same for the tests that differ from a commit (BASE=HEAD~1 N=3)
-	@exec $(GO) run ./scripts/suite -base $(or $(BASE),HEAD~1) -n $(or $(N),3) $(if $(TIME),-time $(TIME)) touched
+	@exec env $(RUN_SUITE) -base $(or $(BASE),HEAD~1) -n $(or $(N),3) $(if $(TIME),-time $(TIME)) touched
 
 cover: ## print the statement coverage of each package by a suite (SUITE=test)
-	@exec $(GO) run ./scripts/suite -suite $(SUITE) cover
+	@exec env $(RUN_SUITE) -suite $(SUITE) cover
 
-# Without cgo, so that it shares what the tests build.
-LINT = CGO_ENABLED=0 $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
+# Without cgo and paths, so that it shares what the tests build.
+LINT = CGO_ENABLED=0 GOFLAGS="$$($(GO) env GOFLAGS) -trimpath" $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
 
 lint: ## run gofmt, golangci-lint (with go vet) in each module, vale, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }

@@ -33,7 +33,7 @@ func program(t *testing.T) string {
 		return bin
 	}
 	bin := filepath.Join(t.TempDir(), "qsidecar")
-	build := exec.Command("go", "build", "-o", bin, "./cmd/qsidecar")
+	build := exec.Command("go", "build", "-trimpath", "-o", bin, "./cmd/qsidecar")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the program: %v\n%s", err, out)

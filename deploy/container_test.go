@@ -254,7 +254,7 @@ var helpers sync.Once
 func buildHelpers(t *testing.T) {
 	t.Helper()
 	helpers.Do(func() {
-		cmd := exec.Command("go", "build", "-o", work+"/", "./internal/become", "./internal/app")
+		cmd := exec.Command("go", "build", "-trimpath", "-o", work+"/", "./internal/become", "./internal/app")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		output(t, cmd)
 	})

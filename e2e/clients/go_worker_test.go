@@ -123,7 +123,7 @@ func TestGoExample(t *testing.T) {
 func TestGoKit(t *testing.T) {
 	t.Parallel()
 	adapter := filepath.Join(t.TempDir(), "adapter")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", adapter, kit.Path("clients/go/kitadapter")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", adapter, kit.Path("clients/go/kitadapter")).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if report, ok := runKit(t, "msgpack", testwait.Limit, adapter); !ok {

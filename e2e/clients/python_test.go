@@ -21,7 +21,7 @@ import (
 // kitProgram is the conformance kit, built once.
 var kitProgram = sync.OnceValues(func() (string, error) {
 	to := filepath.Join(filepath.Dir(kit.Binary), "kit")
-	build := exec.Command("go", "build", "-o", to, kit.Path("clients/kit"))
+	build := exec.Command("go", "build", "-trimpath", "-o", to, kit.Path("clients/kit"))
 	out, err := build.CombinedOutput()
 	if err != nil {
 		return string(out), err

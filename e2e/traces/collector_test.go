@@ -3,21 +3,16 @@ package traces
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
 	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
-	"go.opentelemetry.io/collector/confmap/provider/yamlprovider"
-	"go.opentelemetry.io/collector/exporter"
-	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
-	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/ptrace"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
-	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -25,10 +20,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// collector is a real OpenTelemetry collector in this process. It passes spans on to a server of the test.
+// collector is the OTLP receiver of the OpenTelemetry collector, in this process. The collector's other parts compile for a minute, and would
+// only pass the spans on.
 type collector struct {
 	t        testing.TB
-	endpoint string // of its OTLP receiver for HTTP
+	endpoint string // of the receiver, for HTTP
 
 	mu    sync.Mutex
 	spans []span
@@ -39,15 +35,6 @@ type span struct {
 	*tracepb.Span
 	resource map[string]string
 }
-
-// collectorConfig has the address of the receiver and the URL of the next hop.
-const collectorConfig = `yaml:
-receivers: {otlp: {protocols: {http: {endpoint: %q}}}}
-exporters: {otlp_http: {endpoint: %q, compression: none, sending_queue: {enabled: false}}}
-service:
-  pipelines: {traces: {receivers: [otlp], exporters: [otlp_http]}}
-  telemetry: {metrics: {level: none}, logs: {level: warn}}
-`
 
 // newCollector returns a collector that does not run.
 func newCollector(t testing.TB) *collector {
@@ -62,57 +49,44 @@ func newCollector(t testing.TB) *collector {
 // start runs the collector until the end of the test.
 func (c *collector) start() {
 	c.t.Helper()
-	next := httptest.NewServer(c)
-	c.t.Cleanup(next.Close)
-	config := fmt.Sprintf(collectorConfig, c.endpoint[len("http://"):], next.URL)
-	otel, err := otelcol.NewCollector(otelcol.CollectorSettings{
-		BuildInfo: component.NewDefaultBuildInfo(),
-		Factories: func() (f otelcol.Factories, err error) {
-			f.Telemetry = otelconftelemetry.NewFactory()
-			if f.Receivers, err = otelcol.MakeFactoryMap[receiver.Factory](otlpreceiver.NewFactory()); err != nil {
-				return f, err
-			}
-			f.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](otlphttpexporter.NewFactory())
-			return f, err
-		},
-		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-			URIs: []string{config}, ProviderFactories: []confmap.ProviderFactory{yamlprovider.NewFactory()}, DefaultScheme: "yaml",
-		}},
-		DisableGracefulShutdown: true,
-	})
+	factory := otlpreceiver.NewFactory()
+	config := factory.CreateDefaultConfig()
+	err := confmap.NewFromStringMap(map[string]any{
+		"protocols": map[string]any{"http": map[string]any{"endpoint": c.endpoint[len("http://"):]}},
+	}).Unmarshal(config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := otel.Run(context.WithoutCancel(c.t.Context())); err != nil {
+	next, err := consumer.NewTraces(c.receive)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx := context.WithoutCancel(c.t.Context())
+	otlp, err := factory.CreateTraces(ctx, receiver.Settings{
+		ID: component.NewID(factory.Type()), TelemetrySettings: componenttest.NewNopTelemetrySettings(), BuildInfo: component.NewDefaultBuildInfo(),
+	}, config, next)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := otlp.Start(ctx, componenttest.NewNopHost()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := otlp.Shutdown(ctx); err != nil {
 			c.t.Errorf("the collector: %v", err)
 		}
-	}()
-	c.t.Cleanup(func() {
-		otel.Shutdown()
-		<-ended
-	})
-	testwait.Until(c.t, "the collector runs", func() bool {
-		select {
-		case <-ended:
-			c.t.Fatal("the collector ended")
-		default:
-		}
-		return otel.GetState() == otelcol.StateRunning
 	})
 }
 
-// ServeHTTP receives spans from the collector.
-func (c *collector) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
+// receive keeps spans that the receiver has read.
+func (c *collector) receive(_ context.Context, received ptrace.Traces) error {
+	body, err := new(ptrace.ProtoMarshaler).MarshalTraces(received)
 	if err != nil {
-		c.t.Errorf("reading spans: %v", err)
+		return err
 	}
 	var data tracepb.TracesData
 	if err := proto.Unmarshal(body, &data); err != nil {
-		c.t.Errorf("spans: %v", err)
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,6 +101,7 @@ func (c *collector) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+	return nil
 }
 
 // await returns n spans, once the collector has passed them on.

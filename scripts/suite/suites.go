@@ -187,9 +187,9 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 }
 
 // common returns the arguments of every go test: no cached results, random order, and no vet, which
-// lint runs.
+// lint runs. Without paths, the tests share what they compile with the program and the release.
 func common(o options) []string {
-	args := []string{"-count=1", "-shuffle=on", "-vet=off"}
+	args := []string{"-count=1", "-shuffle=on", "-vet=off", "-trimpath"}
 	if o.run != "" {
 		args = append(args, "-run="+o.run)
 	}
