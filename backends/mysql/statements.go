@@ -52,7 +52,7 @@ type statements struct {
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
 	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked                                                        string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked, findAdmitted                                          string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -252,6 +252,7 @@ func render(clock string, v session.Server) *statements {
 		admit:         t.Get("admit", "ids"),
 		findNotes:     t.Get("find_notes", "limit"),
 		findBlocked:   t.Get("find_blocked", "after before limit"),
+		findAdmitted:  t.Get("find_admitted", "queue queue group limit"),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),

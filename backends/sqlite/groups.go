@@ -58,26 +58,26 @@ func (t *tx) LeaveGroups(ids []int64) {
 }
 
 // Admit implements core.Grouper. No other transaction writes, so it counts without a lock.
-func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	marks := int64(limit)
 	for _, g := range groups {
 		if _, err := t.exec(t.sql.takeNote, g.Queue, g.Name); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		marked, err := t.exec(t.sql.takeArrived, g.Queue, g.Name, marks)
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		marks -= marked
-		more, err := t.admit(g, int64(limit), admitted)
+		n, more, err := t.admit(g, int64(limit), admitted)
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
-		if more {
+		if changed += n; more {
 			again = append(again, g)
 		}
 	}
-	return again, t.err
+	return changed, again, t.err
 }
 
 // member is a job of a group that no worker has.
@@ -87,31 +87,41 @@ type member struct {
 }
 
 // admit gives the slots of a group to its first jobs, and blocks the others. more: it possibly has more to change than limit.
-func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgency int32, position, returns int64)) (more bool, err error) {
-	var most, free int64
+func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgency int32, position, returns int64)) (changed int, more bool, err error) {
+	var most, claimed, delayed, ready int64
 	if err := t.query(t.sql.slots, func(r row) error {
-		most, free = r.int(0), r.int(0)-r.int(1)
+		most, claimed, delayed, ready = r.int(0), r.int(1), r.int(2), r.int(3)
 		return nil
 	}, g.Queue, g.Name); err != nil {
-		return false, err
+		return 0, false, err
 	}
+	if surplus := delayed - max(most-claimed, 0); surplus > 0 {
+		rows, err := t.rows(t.sql.delayed, func(row) bool { return true }, g.Queue, g.Name, limit, max(most-claimed, 0))
+		if err != nil {
+			return 0, false, err
+		}
+		for _, r := range rows {
+			if err := t.one(t.sql.block, nil, r.int(0)); err != nil {
+				return 0, false, err
+			}
+		}
+		changed, more, delayed = len(rows), surplus > limit, delayed-surplus
+	}
+	places := max(most-claimed-delayed, 0)
 	var members []member
-	read := func(sql string, has bool, limit int64) (n int64, err error) {
-		err = t.query(sql, func(r row) error {
+	read := func(sql string, has bool, limit int64) error {
+		return t.query(sql, func(r row) error {
 			members = append(members, member{r.int(0), r.int(1), r.int(2), has})
-			n++
 			return nil
 		}, g.Queue, g.Name, limit)
-		return n, err
 	}
-	ready, err := read(t.sql.admitted, true, limit)
-	if err != nil {
-		return false, err
+	if ready > 0 {
+		if err := read(t.sql.admitted, true, limit); err != nil {
+			return 0, false, err
+		}
 	}
-	free += ready
-	heads, err := read(t.sql.blocked, false, min(most, limit))
-	if err != nil {
-		return false, err
+	if err := read(t.sql.blocked, false, min(places, limit)); err != nil {
+		return 0, false, err
 	}
 	slices.SortFunc(members, func(x, y member) int {
 		if x.priority == y.priority && x.admitted != y.admitted {
@@ -119,19 +129,26 @@ func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgenc
 		}
 		return cmp.Or(cmp.Compare(y.priority, x.priority), cmp.Compare(x.position, y.position), cmp.Compare(x.id, y.id))
 	})
+	before, gone, came := max(ready-limit, 0), int64(0), int64(0) // those that it has not read come before the others
 	for i, m := range members {
-		switch first := int64(i) < free; {
-		case m.admitted && !first:
-			err = t.one(t.sql.block, m.id)
-		case !m.admitted && first:
-			err = t.one(t.sql.admit, m.id)
-			admitted(g.Queue, int32(-m.priority), m.position, 0)
-		}
-		if err != nil {
-			return false, err
+		if m.admitted && before+int64(i) >= places {
+			if err := t.one(t.sql.block, 1, m.id); err != nil {
+				return 0, false, err
+			}
+			gone++
 		}
 	}
-	return ready == limit && free < ready || heads == limit && free > limit, nil
+	for _, m := range members {
+		if !m.admitted && ready-gone+came < places {
+			if err := t.one(t.sql.admit, m.id); err != nil {
+				return 0, false, err
+			}
+			admitted(g.Queue, int32(-m.priority), m.position, 0)
+			came++
+		}
+	}
+	more = more || ready-gone > places || came == limit && ready-gone+came < places
+	return changed + int(gone+came), more, nil
 }
 
 // FindGroups implements core.GroupFinder.
@@ -145,10 +162,21 @@ func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (g
 		}
 	}
 	for last = after; walk > 0; walk-- {
-		if last, err = t.nextGroup(t.sql.nextBlocked, last); err != nil || last == (core.Group{}) {
+		blocked, err := t.nextGroup(t.sql.nextBlocked, last)
+		if err != nil {
+			return nil, last, err
+		}
+		admitted, err := t.nextGroup(t.sql.nextAdmitted, last)
+		if err != nil {
+			return nil, last, err
+		}
+		if last = blocked; last == (core.Group{}) || admitted != (core.Group{}) && core.CompareGroups(admitted, last) < 0 {
+			last = admitted
+		}
+		if last == (core.Group{}) {
 			break
 		}
 		groups = append(groups, last)
 	}
-	return groups, last, err
+	return groups, last, nil
 }

@@ -73,3 +73,10 @@ SELECT queue, group_name FROM qsidecar_admissions ORDER BY note LIMIT :limit
 -- The values of `segment` of the first blocked jobs in a range, and how many of these jobs have each.
 SELECT x.segment, COUNT(*) FROM (SELECT segment FROM {jobs} WHERE segment > :after AND segment < :before ORDER BY segment LIMIT :limit) AS x
 GROUP BY x.segment ORDER BY x.segment
+
+-- name: find_admitted
+-- The groups of the first rows of qsidecar_admitted that come after a group, and how many of these rows each has.
+SELECT x.queue, x.group_name, COUNT(*) FROM (
+  SELECT queue, group_name FROM qsidecar_admitted FORCE INDEX (PRIMARY) WHERE queue > :queue OR queue = :queue AND group_name > :group
+  ORDER BY queue, group_name LIMIT :limit) AS x
+GROUP BY x.queue, x.group_name ORDER BY x.queue, x.group_name

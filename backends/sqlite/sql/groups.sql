@@ -20,15 +20,23 @@ UPDATE qsidecar_jobs SET group_noticed = 1 WHERE id IN (
   WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL AND queue = :queue AND group_name = :group LIMIT :limit)
 
 -- name: slots
--- How many slots a group has, and how many of them are taken.
+-- How many slots a group has, and how many claimed, scheduled and ready jobs have one.
 SELECT coalesce((SELECT group_limit FROM qsidecar_queues WHERE queue = :queue), 1),
-  (SELECT count(*) FROM qsidecar_jobs INDEXED BY qsidecar_admitted WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group)
+  count(*) FILTER (WHERE state = 'claimed'), count(*) FILTER (WHERE state = 'scheduled'), count(*) FILTER (WHERE state = 'ready')
+FROM qsidecar_jobs INDEXED BY qsidecar_admitted WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group
+
+-- name: delayed
+-- The jobs of a group in their back-off that have slots, behind the first :most.
+SELECT id FROM qsidecar_jobs INDEXED BY qsidecar_admitted
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'scheduled'
+ORDER BY priority DESC, position LIMIT :limit OFFSET :most
 
 -- name: admitted
--- The jobs of a group that have slots and that no worker has.
+-- The last jobs of a group that have slots and that no worker has.
 SELECT id, priority, position
 FROM qsidecar_jobs INDEXED BY qsidecar_admitted
-WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'ready' LIMIT :limit
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'ready'
+ORDER BY priority, position DESC LIMIT :limit
 
 -- name: blocked
 -- The first blocked jobs of a group.
@@ -41,7 +49,7 @@ ORDER BY priority DESC, position LIMIT :limit
 UPDATE qsidecar_jobs SET admitted_group = group_name, group_name = NULL, group_noticed = NULL WHERE id = :id
 
 -- name: block
-UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL, group_noticed = 1 WHERE id = :id
+UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL, group_noticed = :noticed WHERE id = :id
 
 -- name: noted
 SELECT queue, group_name FROM qsidecar_admissions WHERE queue > '' ORDER BY queue, group_name LIMIT :limit
