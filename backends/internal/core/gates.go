@@ -88,15 +88,16 @@ func isMixed(c backends.Claim) bool {
 // host costs one short wait in so many claims.
 const heldGateCommits = 20
 
-// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds, or that the
-// database refuses, delays no other queue for long: the claims take from the others, and pass the gate if those have no job.
+// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds delays no
+// other queue for long: the claims take from the others, and pass the gate if those have no job. If the database refuses the claim,
+// the caller finds out which queue is the reason.
 func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (res backends.Results, err error) {
 	if len(b.Writes) > 0 || hooks.Before != nil || hooks.After != nil || !slices.ContainsFunc(b.Claims, isMixed) {
 		return s.commitWith(ctx, b, hooks, nil)
 	}
 	b.WaitForLocks = false
 	if !s.heldGates.next() {
-		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) {
+		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) || backends.IsRefused(err) {
 			return res, err
 		}
 		s.heldGates.n.Store(heldGateCommits)

@@ -208,7 +208,7 @@ func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []st
 	try = func(some []Group) bool {
 		made, again, err := s.admit(ctx, some)
 		queues = append(queues, made...)
-		_, locked := errors.AsType[*backends.LockedError](err)
+		locked := isLockedError(err)
 		switch {
 		case err == nil:
 			s.heldStripes.free(some)
