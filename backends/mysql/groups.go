@@ -60,8 +60,9 @@ func (t *tx) LeaveGroups(ids []int64) {
 // admission is what Admit has read about a group.
 type admission struct {
 	core.Group
-	entered []int64  // its jobs in qsidecar_admitted
-	slots   int      // those that no claimed job has
+	entered []int64 // its jobs in qsidecar_admitted
+	limits  backends.Limits
+	claimed int      // how many claimed jobs have slots
 	delayed []member // the scheduled jobs that have slots
 	members []member // the ready and the first blocked jobs
 	full    bool     // there can be more blocked jobs than members
@@ -115,6 +116,7 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	backs := map[string][]member{}
 	enter := rowList{tx: t, head: t.s.sql.enterAdmitted}
 	var leave, block, admit []int64
+	var last [][]member // those that get new positions, by their ranks in their groups
 	for i := range all {
 		a := &all[i]
 		late, down, up, more := a.decide(locked)
@@ -122,18 +124,46 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 		if block = append(block, down...); more {
 			again = append(again, a.Group)
 		}
-		for _, m := range up {
-			admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
+		changed += len(late) + len(down) + len(up)
+		for place, m := range up {
 			enter.add(1024, a.Queue, []byte(a.Name), m.id)
+			if a.limits.GroupReady == 0 {
+				admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
+				continue
+			}
+			if place == len(last) {
+				last = append(last, nil)
+			}
+			last[place] = append(last[place], m)
+			admitted(a.Queue, m.urgency, m.position, 0)
 		}
 	}
-	t.changeSlots(leave, block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool { return locked[id] == nil || !locked[id].is(backends.StateBlocked) }))
+	fair := t.admitLast(slices.Concat(last...))
+	t.changeSlots(leave, block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool {
+		return locked[id] == nil || !locked[id].is(backends.StateBlocked) || slices.Contains(fair, id)
+	}))
 	t.countReturns(slices.Collect(maps.Keys(backs)), func(queue string, returns int64) {
 		for _, m := range backs[queue] {
 			admitted(queue, m.urgency, m.position, returns)
 		}
 	})
-	return len(leave) + len(block) + len(admit), again, nil
+	return changed, again, nil
+}
+
+// admitLast admits blocked jobs, with new positions in the order of the list. It returns their ids.
+func (t *tx) admitLast(all []member) (ids []int64) {
+	ranks := map[int64]int64{}
+	for i, m := range all {
+		ranks[m.id] = int64(i)
+	}
+	if ids = slices.Sorted(maps.Keys(ranks)); len(ids) > 0 {
+		values := make([]int64, len(ids))
+		for i, id := range ids {
+			values[i] = ranks[id]
+		}
+		t.Add(t.s.sql.admitLast, table.Among(ids, values), session.IDs(ids))
+	}
+	return ids
 }
 
 // changeSlots queues the UPDATEs of locked rows. It marks as noticed those that it does not admit.
@@ -158,8 +188,8 @@ func (t *tx) changeSlots(leave, block, admit, notice []int64) {
 
 // surplus returns the scheduled jobs beyond the limit, and how many of the members can have slots.
 func (a *admission) surplus() (late []member, places int) {
-	kept := min(len(a.delayed), max(a.slots, 0))
-	return a.delayed[kept:], max(a.slots, 0) - kept
+	kept := int(min(int64(len(a.delayed)), max(a.limits.GroupSlots()-int64(a.claimed), 0)))
+	return a.delayed[kept:], int(a.limits.GroupPlaces(int64(a.claimed + kept)))
 }
 
 // wanted returns the jobs that Admit possibly changes.
@@ -232,13 +262,15 @@ func (t *tx) anyGroup(groups []core.Group) session.Part {
 func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (all []admission, notes, unnoticed []int64, err error) {
 	all = make([]admission, len(groups))
 	of := map[core.Group]*admission{}
-	limits := map[string]int64{}
+	limits := map[string]backends.Limits{}
 	var entered []int64
 	for i, g := range groups {
-		all[i].Group, of[g], limits[g.Queue] = g, &all[i], 1
+		all[i].Group, of[g], limits[g.Queue] = g, &all[i], backends.Limits{}
 	}
 	t.Ints(&notes, t.s.sql.notesOf, t.anyGroup(groups), limit)
-	t.Each(func(r *session.Result) { limits[r.Text(0)] = max(r.Int(1), 1) }, t.s.sql.groupLimits, session.Texts(slices.Collect(maps.Keys(limits))))
+	t.Each(func(r *session.Result) {
+		limits[r.Text(0)] = backends.Limits{GroupLimit: r.Int(1), GroupReady: r.Int(2)}
+	}, t.s.sql.groupLimits, session.Texts(slices.Collect(maps.Keys(limits))))
 	t.Each(func(r *session.Result) {
 		a := of[core.Group{Queue: r.Text(0), Name: r.Text(1)}]
 		a.entered, entered = append(a.entered, r.Int(2)), append(entered, r.Int(2))
@@ -247,7 +279,7 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 		return nil, nil, nil, err
 	}
 	for i := range all {
-		all[i].slots = int(limits[all[i].Queue])
+		all[i].limits = limits[all[i].Queue]
 	}
 	found := map[int64]bool{}
 	for part := range slices.Chunk(entered, core.BatchRows) {
@@ -264,11 +296,11 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 			case backends.StateScheduled:
 				a.delayed = append(a.delayed, m)
 			default:
-				a.slots--
+				a.claimed++
 			}
 		}, t.s.sql.admittedRows, session.IDs(part))
 	}
-	t.readBlocked(all, limits, limit, &unnoticed)
+	t.readBlocked(all, limit, &unnoticed)
 	if err := t.Flush(ctx); err != nil {
 		return nil, nil, nil, err
 	}
@@ -285,11 +317,11 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 
 // readBlocked queues one statement for the first blocked jobs of each group. It reads both kinds with one snapshot: a job that is
 // marked as noticed because of it is also among the members.
-func (t *tx) readBlocked(all []admission, limits map[string]int64, limit int, unnoticed *[]int64) {
+func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 	counts := map[int64]int{}
 	read := func(r *session.Result) {
 		n := r.Int(0)
-		a, most := &all[n/2], int(min(limits[all[n/2].Queue], int64(limit)))
+		a, most := &all[n/2], int(min(all[n/2].limits.GroupPlaces(0), int64(limit)))
 		if n%2 == 0 && len(*unnoticed) < limit {
 			*unnoticed = append(*unnoticed, r.Int(1))
 		}
@@ -307,7 +339,7 @@ func (t *tx) readBlocked(all []admission, limits map[string]int64, limit int, un
 			t.Text(t.s.sql.firstBlocked, 2*i, table.Unnoticed+segment, limit)
 		}
 		t.Text("\nUNION ALL ")
-		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(limits[all[i].Queue], int64(limit)))
+		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(all[i].limits.GroupPlaces(0), int64(limit)))
 	}
 }
 

@@ -52,7 +52,7 @@ type statements struct {
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
 	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked, findAdmitted                                          string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                               string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -251,6 +251,7 @@ func render(clock string, v session.Server) *statements {
 		notice:        t.Get("notice", "ids"),
 		admit:         t.Get("admit", "ids"),
 		findNotes:     t.Get("find_notes", "limit"),
+		admitLast:     t.Get("admit_last", "ranks ids"),
 		findBlocked:   t.Get("find_blocked", "after before limit"),
 		findAdmitted:  t.Get("find_admitted", "queue queue group limit"),
 
@@ -267,7 +268,7 @@ func render(clock string, v session.Server) *statements {
 		moveGate:    t.Get("move_gate", "next advance queue"),
 		lockLimits:  t.Get("lock_limits", "queue"),
 		readLimits:  t.Get("read_limits", "queue"),
-		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst group_limit group_skips queue"),
+		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst group_limit group_skips group_ready queue"),
 		allLimits:   t.Get("all_limits", ""),
 
 		highestNamed: t.Get("highest_named", "limit"),

@@ -124,7 +124,7 @@ func render(schema string) *statements {
 		moveGate:     t.Get("move_gate", "queue next advance"),
 		enterCapped:  t.Get("enter_capped", "queue ids"),
 		lockLimits:   t.Get("lock_limits", "queue"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips group_ready"),
 		allLimits:    t.Get("all_limits", ""),
 
 		noteGroups:   t.Get("note_groups", "queues groups"),

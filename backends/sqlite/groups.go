@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
@@ -60,6 +61,7 @@ func (t *tx) LeaveGroups(ids []int64) {
 // Admit implements core.Grouper. No other transaction writes, so it counts without a lock.
 func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	marks := int64(limit)
+	var come [][]member // by their ranks in their groups
 	for _, g := range groups {
 		if _, err := t.exec(t.sql.takeNote, g.Queue, g.Name); err != nil {
 			return 0, nil, err
@@ -69,13 +71,31 @@ func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted f
 			return 0, nil, err
 		}
 		marks -= marked
-		n, more, err := t.admit(g, int64(limit), admitted)
+		blocked, up, more, err := t.decide(g, int64(limit))
 		if err != nil {
 			return 0, nil, err
 		}
-		if changed += n; more {
+		if changed += blocked + len(up); more {
 			again = append(again, g)
 		}
+		for place, m := range up {
+			if place == len(come) {
+				come = append(come, nil)
+			}
+			come[place] = append(come[place], m)
+		}
+	}
+	for _, m := range slices.Concat(come...) {
+		var position any // its own
+		if m.fair {
+			if position, err = t.next(); err != nil {
+				return 0, nil, err
+			}
+		}
+		if err := t.one(t.sql.admit, position, m.id); err != nil {
+			return 0, nil, err
+		}
+		admitted(m.queue, int32(-m.priority), m.position, 0)
 	}
 	return changed, again, t.err
 }
@@ -84,44 +104,49 @@ func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted f
 type member struct {
 	id, priority, position int64
 	admitted               bool
+	queue                  string
+	fair                   bool // it gets a new position
 }
 
-// admit gives the slots of a group to its first jobs, and blocks the others. more: it possibly has more to change than limit.
-func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgency int32, position, returns int64)) (changed int, more bool, err error) {
-	var most, claimed, delayed, ready int64
+// decide blocks the jobs of a group that have no slots any more, and returns how many, and the jobs that get slots. more: it possibly has
+// more to change than limit.
+func (t *tx) decide(g core.Group, limit int64) (changed int, up []member, more bool, err error) {
+	var l backends.Limits
+	var claimed, delayed, ready int64
 	if err := t.query(t.sql.slots, func(r row) error {
-		most, claimed, delayed, ready = r.int(0), r.int(1), r.int(2), r.int(3)
+		l.GroupLimit, l.GroupReady, claimed, delayed, ready = r.int(0), r.int(1), r.int(2), r.int(3), r.int(4)
 		return nil
 	}, g.Queue, g.Name); err != nil {
-		return 0, false, err
+		return 0, nil, false, err
 	}
-	if surplus := delayed - max(most-claimed, 0); surplus > 0 {
-		rows, err := t.rows(t.sql.delayed, func(row) bool { return true }, g.Queue, g.Name, limit, max(most-claimed, 0))
+	kept := max(l.GroupSlots()-claimed, 0)
+	if surplus := delayed - kept; surplus > 0 {
+		rows, err := t.rows(t.sql.delayed, func(row) bool { return true }, g.Queue, g.Name, limit, kept)
 		if err != nil {
-			return 0, false, err
+			return 0, nil, false, err
 		}
 		for _, r := range rows {
 			if err := t.one(t.sql.block, nil, r.int(0)); err != nil {
-				return 0, false, err
+				return 0, nil, false, err
 			}
 		}
 		changed, more, delayed = len(rows), surplus > limit, delayed-surplus
 	}
-	places := max(most-claimed-delayed, 0)
+	places := l.GroupPlaces(claimed + delayed)
 	var members []member
 	read := func(sql string, has bool, limit int64) error {
 		return t.query(sql, func(r row) error {
-			members = append(members, member{r.int(0), r.int(1), r.int(2), has})
+			members = append(members, member{r.int(0), r.int(1), r.int(2), has, g.Queue, l.GroupReady > 0})
 			return nil
 		}, g.Queue, g.Name, limit)
 	}
 	if ready > 0 {
 		if err := read(t.sql.admitted, true, limit); err != nil {
-			return 0, false, err
+			return 0, nil, false, err
 		}
 	}
 	if err := read(t.sql.blocked, false, min(places, limit)); err != nil {
-		return 0, false, err
+		return 0, nil, false, err
 	}
 	slices.SortFunc(members, func(x, y member) int {
 		if x.priority == y.priority && x.admitted != y.admitted {
@@ -129,26 +154,23 @@ func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgenc
 		}
 		return cmp.Or(cmp.Compare(y.priority, x.priority), cmp.Compare(x.position, y.position), cmp.Compare(x.id, y.id))
 	})
-	before, gone, came := max(ready-limit, 0), int64(0), int64(0) // those that it has not read come before the others
+	before, gone := max(ready-limit, 0), int64(0) // those that it has not read come before the others
 	for i, m := range members {
 		if m.admitted && before+int64(i) >= places {
 			if err := t.one(t.sql.block, 1, m.id); err != nil {
-				return 0, false, err
+				return 0, nil, false, err
 			}
 			gone++
 		}
 	}
 	for _, m := range members {
-		if !m.admitted && ready-gone+came < places {
-			if err := t.one(t.sql.admit, m.id); err != nil {
-				return 0, false, err
-			}
-			admitted(g.Queue, int32(-m.priority), m.position, 0)
-			came++
+		if !m.admitted && ready-gone+int64(len(up)) < places {
+			up = append(up, m)
 		}
 	}
+	came := int64(len(up))
 	more = more || ready-gone > places || came == limit && ready-gone+came < places
-	return changed + int(gone+came), more, nil
+	return changed + int(gone), up, more, nil
 }
 
 // FindGroups implements core.GroupFinder.

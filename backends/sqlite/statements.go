@@ -158,7 +158,7 @@ var render = sync.OnceValue(func() *statements {
 		readGate:     t.Get("read_gate", "queue"),
 		moveGate:     t.Get("move_gate", "queue next_at"),
 		enterCapped:  t.Get("enter_capped", "queue job"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips limits_at"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips group_ready limits_at"),
 		allLimits:    t.Get("all_limits", ""),
 
 		noteGroup:    t.Get("note_group", "queue group"),
@@ -169,7 +169,7 @@ var render = sync.OnceValue(func() *statements {
 		delayed:      t.Get("delayed", "queue group limit most"),
 		admitted:     t.Get("admitted", "queue group limit"),
 		blocked:      t.Get("blocked", "queue group limit"),
-		admit:        t.Get("admit", "id"),
+		admit:        t.Get("admit", "position id"),
 		block:        t.Get("block", "noticed id"),
 		noted:        t.Get("noted", "limit"),
 		arrived:      t.Get("arrived", "limit"),

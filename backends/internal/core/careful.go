@@ -123,6 +123,7 @@ func (p *ClaimParts) Next(queues []backends.Policy) backends.Claim {
 // Add adds the result of a part.
 func (p *ClaimParts) Add(got backends.ClaimResult) {
 	p.Res.Failed.AddAll(got.Failed)
+	p.Res.Groups = append(p.Res.Groups, got.Groups...)
 	p.Res.Jobs, p.Res.More = append(p.Res.Jobs, got.Jobs...), got.More
 	p.addGates(got)
 	for i := range got.Jobs {

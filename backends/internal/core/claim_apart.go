@@ -44,6 +44,7 @@ func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks 
 			one.Err = err
 		}
 		res.Claims[n] = one
+		res.Groups = append(res.Groups, one.Groups...)
 	}
 	return res, nil
 }
@@ -57,7 +58,7 @@ func only(one backends.ClaimResult, err error) (backends.Results, error) {
 	if err != nil {
 		return backends.Results{}, err
 	}
-	return backends.Results{Writes: []backends.WriteResult{}, Claims: []backends.ClaimResult{one}}, nil
+	return backends.Results{Writes: []backends.WriteResult{}, Claims: []backends.ClaimResult{one}, Groups: one.Groups}, nil
 }
 
 // openQueues leaves the queues out of claims that are obstacles. closed has the errors of claims of no others. apart are the claims

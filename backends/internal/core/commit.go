@@ -143,6 +143,7 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 			return err
 		}
 		c.reportMissed()
+		c.noteClaimed(tx)
 	}
 	if err := c.check(); err != nil {
 		return err

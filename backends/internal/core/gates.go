@@ -253,6 +253,7 @@ func (g *gatedClaims) Finish(ctx context.Context) ([]backends.ClaimResult, error
 		}
 		r.Jobs, r.More, r.Gates = append(r.Jobs, one.Jobs...), one.More, append(r.Gates, one.Gates...)
 		r.Failed.AddAll(one.Failed)
+		r.Groups = append(r.Groups, one.Groups...)
 		if p.gate != nil {
 			g.pass(p, r, one.Jobs)
 		}
@@ -299,7 +300,7 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	}
 	groups, ok := tx.(Grouper)
 	if !ok && c.Limits.OfGroups() {
-		return false, &backends.UnsupportedError{Queue: c.Queue, What: "group_limit", NoGroups: true}
+		return false, &backends.UnsupportedError{Queue: c.Queue, What: groupLimitOf(c.Limits), NoGroups: true}
 	}
 	old, err := keeper.QueueLimits(ctx, c.Queue)
 	if err != nil {
@@ -309,7 +310,7 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	if err != nil {
 		return false, err
 	}
-	if ok && l.GroupLimit != old.GroupLimit {
+	if ok && (l.GroupLimit != old.GroupLimit || l.GroupReady != old.GroupReady) {
 		groups.NoteAllGroups(c.Queue)
 	}
 	return keeper.SetLimits(ctx, c.Queue, l)
@@ -319,4 +320,15 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 func missedGates(err error) []string {
 	missed, _ := errors.AsType[errMissedGates](err)
 	return missed
+}
+
+// groupLimitOf returns the name of the limit of groups that a change names.
+func groupLimitOf(l backends.LimitsChange) string {
+	switch {
+	case l.GroupLimit != nil:
+		return "group_limit"
+	case l.GroupReady != nil:
+		return "group_ready"
+	}
+	return "group_on_failure"
 }

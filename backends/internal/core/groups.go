@@ -14,7 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Groups of jobs: at most Limits.GroupLimit jobs of a group can be claimed at a time.
+// Groups of jobs: at most Limits.GroupLimit jobs of a group can be claimed at a time. If a queue has Limits.GroupReady instead, any number
+// can be claimed, and at most so many are ready: then the jobs of a group with a large backlog take turns with those of other groups.
 //
 // A producer sets the group of a job. A row that is ready and has a group is blocked: it isn't in the index from which claims
 // take jobs. An admission moves its group to another column, and then it is an ordinary ready job. So the rows with an admitted
@@ -25,7 +26,7 @@ import (
 // others of the queue (a stripe). The next statements count the slots that are taken: one statement would count with the
 // snapshot from before the wait. Rows are counted, never a counter. All else only frees slots, and needs no lock.
 //
-// Each transaction that frees a slot or stores a blocked job also stores a note in qsidecar_admissions. Plain INSERTs, promotions
+// Each transaction that frees a slot, stores a blocked job, or claims a job of a queue with Limits.GroupReady also stores a note in qsidecar_admissions. Plain INSERTs, promotions
 // and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the
 // commits that stored the notes, and beside the next ones, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
 // marks within a second. It also walks over all groups with blocked jobs or slots, a few at a time, and so finds what a plain DELETE
@@ -99,7 +100,9 @@ type Grouper interface {
 	//
 	//   - Claimed jobs keep their slots. So do scheduled ones, as far as the limit allows.
 	//   - The other slots belong to the ready and blocked jobs in this order: priority, those that are admitted, position.
-	//   - An admitted job keeps its position. The queue's count of returns grows, as for Change.SamePosition.
+	//   - With Limits.GroupReady, at most so many of these are ready. An admitted job gets a new position, the first ones of all groups before
+	//     the second ones, and so on. returns is 0.
+	//   - Otherwise an admitted job keeps its position. The queue's count of returns grows, as for Change.SamePosition.
 	//   - A locked job keeps what it has. No later job of its group gets a slot instead of it.
 	//
 	// It calls admitted for each admitted job. changed is how many jobs it admitted or blocked; again are the groups that have more to change.
@@ -180,6 +183,19 @@ func leaveGroups(tx Tx, rows iter.Seq[*Row]) (groups []Group) {
 		tx.(Grouper).LeaveGroups(inOrder(ids))
 	}
 	return groups
+}
+
+// noteClaimed notes the groups in which a claim made a place for another ready job.
+func (c *Commit) noteClaimed(tx Tx) {
+	var groups []Group
+	for i := range c.res.Claims {
+		groups = append(groups, c.res.Claims[i].Groups...)
+	}
+	if len(groups) > 0 {
+		groups = distinctGroups(groups)
+		noteGroups(tx, groups)
+		c.groups = distinctGroups(append(c.groups, groups...))
+	}
 }
 
 // noteGroups queues the statement that notes groups.
@@ -324,13 +340,15 @@ func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) 
 func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, again []Group, err error) {
 	var backs []giveBack
 	err = s.Write(ctx, TxOptions{Unsynced: true, Gated: true}, func(ctx context.Context, tx Tx) error {
-		backs, again = nil, nil
+		queues, backs, again = nil, nil, nil
 		keeper, ok := tx.(Grouper)
 		if !ok {
 			return nil
 		}
 		changed, more, err := keeper.Admit(ctx, groups, admitJobs, func(queue string, urgency int32, position, returns int64) {
-			backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+			if queues = append(queues, queue); returns != 0 {
+				backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+			}
 		})
 		if err == nil && len(more) > 0 {
 			more = distinctGroups(more)
@@ -345,9 +363,6 @@ func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, aga
 		return nil, nil, err
 	}
 	s.gaveBack(backs)
-	for _, b := range backs {
-		queues = append(queues, b.queue)
-	}
 	if queues = distinctNames(queues); len(queues) > 0 {
 		s.driver.MadeReady(queues)
 	}

@@ -7,7 +7,11 @@ INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT * FROM unnest(:qu
 -- Takes the slots from jobs that ended, or that give them up during their back-off.
 UPDATE {s}.qsidecar_jobs j SET group_name = j.admitted_group, admitted_group = NULL
 WHERE j.id = ANY(:ids::bigint[]) AND coalesce(j.admitted_group, '') <> ''
-  AND (j.state IN ('done', 'dead') OR j.state = 'scheduled' AND (SELECT q.group_skips FROM {s}.qsidecar_queues q WHERE q.queue = j.queue))
+  AND (j.state IN ('done', 'dead') OR j.state = 'scheduled' AND (SELECT {skips} FROM {s}.qsidecar_queues q WHERE q.queue = j.queue))
+
+-- fragment: skips
+-- Whether failed jobs of the queue q give up their slots: also if there are slots for any number.
+(q.group_skips IS TRUE OR q.group_limit IS NULL AND q.group_ready IS NOT NULL)
 
 -- name: lock_stripes
 -- It always writes: clusters with several writing servers compare only writes. The stripes are in order.
@@ -39,17 +43,22 @@ WITH n AS MATERIALIZED (
 UPDATE {s}.qsidecar_jobs SET group_noticed = true, fence = greatest(fence, 1) WHERE id = ANY(ARRAY(SELECT id FROM n))
 
 -- fragment: slots
--- The groups, with how many slots each has, and how many jobs have one, by their states.
-SELECT s.n, s.queue, s.name, s.most, s.counts[1] AS claimed, s.counts[2] AS delayed, s.counts[3] AS ready FROM (
-    SELECT x.n, x.queue, x.name, coalesce((SELECT q.group_limit FROM {s}.qsidecar_queues q WHERE q.queue = x.queue), 1) AS most,
+-- The groups, with how many slots each has, how many jobs have one, by their states, and how many can be ready.
+SELECT s.n, s.queue, s.name, s.limits[1] AS most, s.limits[2] AS most_ready, s.counts[1] AS claimed, s.counts[2] AS delayed, s.counts[3] AS ready FROM (
+    SELECT x.n, x.queue, x.name,
+      coalesce((SELECT ARRAY[coalesce(q.group_limit, CASE WHEN q.group_ready IS NULL THEN 1 ELSE {any_number} END), coalesce(q.group_ready, {any_number})]
+        FROM {s}.qsidecar_queues q WHERE q.queue = x.queue), ARRAY[1, {any_number}]) AS limits,
       (SELECT ARRAY[count(*) FILTER (WHERE a.state = 'claimed'), count(*) FILTER (WHERE a.state = 'scheduled'), count(*) FILTER (WHERE a.state = 'ready')]
         FROM {s}.qsidecar_jobs a WHERE a.queue = x.queue AND a.admitted_group = x.name) AS counts
     FROM unnest(:queues::text[], :groups::text[]) WITH ORDINALITY AS x (queue, name, n) OFFSET 0
   ) AS s
 
+-- fragment: any_number
+2147483647::bigint
+
 -- fragment: places
 -- How many of the ready and blocked jobs of the group x can have slots.
-greatest(x.most - x.claimed - x.delayed, 0)
+greatest(least(x.most - x.claimed - x.delayed, x.most_ready), 0)
 
 -- name: leave_delayed
 -- Takes the slots beyond the limit from jobs in their back-off. Returns from how many.
@@ -97,29 +106,38 @@ WITH x AS MATERIALIZED (
 SELECT count(*) FROM u
 
 -- name: admit
--- Gives free slots to the first blocked jobs of each group, which keep their positions. If one of them is locked, its slot stays
--- free: the next job must not overtake it. Returns those that were admitted with the queue's count of requeues, and -1 for
+-- Gives free slots to the first blocked jobs of each group. They keep their positions. In queues with group_ready they get new
+-- ones, first the first ones of all groups, then the second ones, and so on. If one of them is locked, its slot stays
+-- free: the next job must not overtake it. Returns those that were admitted with the queue's count of requeues, or 0 after a new position, and -1 for
 -- each of the others, then one row for each group that has more blocked jobs and free slots than :limit, or more slots than the limit.
 WITH x AS MATERIALIZED (
   {slots}
 ), h AS MATERIALIZED (
-  SELECT x.n, r.id FROM x CROSS JOIN LATERAL (
-    SELECT j.id FROM {s}.qsidecar_jobs j
-    WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.queue = x.queue AND j.group_name = x.name
-    ORDER BY -j.priority::int, j.position LIMIT greatest(least({places} - x.ready, :limit), 0)
+  SELECT x.n, x.most_ready < {any_number} AS fair, r.id, r.place FROM x CROSS JOIN LATERAL (
+    SELECT f.id, row_number() OVER () AS place FROM (
+      SELECT j.id FROM {s}.qsidecar_jobs j
+      WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.queue = x.queue AND j.group_name = x.name
+      ORDER BY -j.priority::int, j.position LIMIT greatest(least({places} - x.ready, :limit), 0)
+    ) AS f
   ) AS r
 ), l AS MATERIALIZED (
   SELECT id FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM h)) AND coalesce(group_name, '') <> '' AND state || '' = 'ready' FOR UPDATE SKIP LOCKED
+), p AS MATERIALIZED (
+  SELECT o.id, CASE WHEN o.fair THEN {s}.qsidecar_next() END AS position FROM (
+    SELECT h.id, h.fair FROM h WHERE h.id = ANY(ARRAY(SELECT id FROM l)) ORDER BY h.place, h.n) AS o
+), a AS MATERIALIZED (
+  SELECT array_agg(id ORDER BY id) AS ids, array_agg(position ORDER BY id) AS positions FROM p
 ), u AS (
-  UPDATE {s}.qsidecar_jobs j SET admitted_group = j.group_name, group_name = NULL, group_noticed = NULL, fence = greatest(j.fence, 1)
-  WHERE j.id = ANY(ARRAY(SELECT id FROM l))
-  RETURNING j.id, j.queue, -j.priority::int AS urgency, j.position
+  UPDATE {s}.qsidecar_jobs j SET admitted_group = j.group_name, group_name = NULL, group_noticed = NULL, fence = greatest(j.fence, 1),
+    position = coalesce(((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))], j.position)
+  WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
+  RETURNING j.id, j.queue, -j.priority::int AS urgency, j.position, ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))] IS NOT NULL AS fair
 ), q AS (
-  INSERT INTO {s}.qsidecar_queues AS q (queue, requeues) SELECT DISTINCT queue, 1 FROM u ORDER BY queue
+  INSERT INTO {s}.qsidecar_queues AS q (queue, requeues) SELECT DISTINCT queue, 1 FROM u WHERE NOT fair ORDER BY queue
   ON CONFLICT (queue) DO UPDATE SET requeues = q.requeues + 1
   RETURNING queue, requeues
 )
-SELECT 0, u.queue::text, u.urgency, u.position, (SELECT q.requeues FROM q WHERE q.queue = u.queue) FROM u
+SELECT 0, u.queue::text, u.urgency, u.position, CASE WHEN u.fair THEN 0 ELSE (SELECT q.requeues FROM q WHERE q.queue = u.queue) END FROM u
 UNION ALL
 SELECT h.n, '', 0, 0, -1 FROM h WHERE h.id <> ALL(ARRAY(SELECT id FROM u))
 UNION ALL
