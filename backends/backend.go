@@ -361,7 +361,7 @@ type Group struct{ Queue, Name string }
 
 // Admitter is a Backend whose jobs can have groups.
 type Admitter interface {
-	// Admit makes blocked jobs of the groups ready, as far as Limits.GroupLimit allows. It returns the queues with new ready jobs.
+	// Admit makes blocked jobs of the groups ready, as far as Limits.GroupLimit and Limits.GroupReady allow. It returns the queues with new ready jobs.
 	// It waits only briefly for locks. What it can't do, or what no caller does, Maintain does.
 	Admit(ctx context.Context, groups []Group) (ready []string)
 }
@@ -404,6 +404,8 @@ type ClaimResult struct {
 	Failed FailedCounts // jobs that became dead with CauseTooLarge
 
 	Gates []GateResult // the queues with limits
+
+	Groups []Group // of claimed jobs of queues with Limits.GroupReady; they are in Results.Groups too
 
 	// Err is the reason why nothing was claimed, if the claim isn't part of the others' transaction. It is an *UnavailableError
 	// with a Queue if only the tables of the claim's queues are out of order. nil: the claim was carried out.

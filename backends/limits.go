@@ -2,6 +2,7 @@ package backends
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -11,8 +12,34 @@ type Limits struct {
 	Rate       Rate  // how many jobs can start in a time
 	Burst      int64 // how many jobs can start at once after a pause; 0: what the rate allows in a second, at least 1
 
-	GroupLimit     int64          // how many jobs of a group can be claimed at a time; 0: 1
+	GroupLimit     int64          // how many jobs of a group can be claimed at a time; 0: 1, or any number with GroupReady
 	GroupOnFailure GroupOnFailure // what a failed job does during its back-off
+	GroupReady     int64          // how many jobs of a group can be ready at a time, besides the claimed ones; 0: any number
+}
+
+// GroupSlots returns how many jobs of a group can have slots at a time.
+func (l Limits) GroupSlots() int64 {
+	switch {
+	case l.GroupLimit > 0:
+		return l.GroupLimit
+	case l.GroupReady > 0:
+		return math.MaxInt32
+	}
+	return 1
+}
+
+// GroupPlaces returns how many jobs of a group can be ready, if so many others have slots.
+func (l Limits) GroupPlaces(others int64) int64 {
+	n := max(l.GroupSlots()-others, 0)
+	if l.GroupReady > 0 {
+		n = min(n, l.GroupReady)
+	}
+	return n
+}
+
+// FailedLeaveGroup reports whether failed jobs give up their slots during their back-off: also if there are slots for any number.
+func (l Limits) FailedLeaveGroup() bool {
+	return l.GroupOnFailure == GroupSkips || l.GroupReady > 0 && l.GroupLimit == 0
 }
 
 // GroupOnFailure is what a failed job of a group does during its back-off.
@@ -33,10 +60,13 @@ type LimitsChange struct {
 
 	GroupLimit     *int64          // nil: as before; 0: the default
 	GroupOnFailure *GroupOnFailure // nil: as before
+	GroupReady     *int64          // nil: as before; 0: any number
 }
 
 // OfGroups reports whether the change concerns groups.
-func (l LimitsChange) OfGroups() bool { return l.GroupLimit != nil || l.GroupOnFailure != nil }
+func (l LimitsChange) OfGroups() bool {
+	return l.GroupLimit != nil || l.GroupOnFailure != nil || l.GroupReady != nil
+}
 
 // Apply returns the limits after the change, or ErrLimits. The caller has checked the numbers.
 func (l LimitsChange) Apply(to Limits) (Limits, error) {
@@ -59,6 +89,9 @@ func (l LimitsChange) Apply(to Limits) (Limits, error) {
 	}
 	if l.GroupOnFailure != nil {
 		to.GroupOnFailure = *l.GroupOnFailure
+	}
+	if l.GroupReady != nil {
+		to.GroupReady = *l.GroupReady
 	}
 	if to.Burst > 0 && to.Rate.Jobs == 0 {
 		return to, fmt.Errorf("%w: burst belongs to a rate, and the queue has none: set rate too", ErrLimits)

@@ -78,6 +78,7 @@ var badRequests = []bad{
 	{`{"op":"enqueue","queue":"q","group":""}`, "bad_request", "group", -1},
 	{`{"op":"enqueue","queue":"q","group":"` + strings.Repeat("x", 256) + `"}`, "bad_request", "group", -1},
 	{`{"op":"limit","queue":"q","group_limit":100001}`, "bad_request", "group_limit", -1},
+	{`{"op":"limit","queue":"q","group_ready":100001}`, "bad_request", "group_ready", -1},
 	{`{"op":"limit","queue":"q","group_on_failure":"stop"}`, "bad_request", "group_on_failure", -1},
 	{`{"op":"enqueue","queue":"q","unique":{"a":[1]}}`, "unsupported", "unique", -1},
 	{`{"op":"enqueue","queue":"q","payload":"{1024}"}`, "too_large", "payload", -1},

@@ -154,6 +154,7 @@ type Request struct {
 
 	GroupLimit     Opt[int64] // 0: the default
 	GroupOnFailure string     // hold or skip; empty: absent
+	GroupReady     Opt[int64] // 0: any number
 
 	// cancel
 	Delete bool // delete the jobs instead of keeping them as dead ones
@@ -501,6 +502,7 @@ type QueueStat struct {
 	// Absent: the defaults of groups.
 	GroupLimit     Opt[int64]
 	GroupOnFailure string
+	GroupReady     Opt[int64]
 
 	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
 	Enqueued, Acked Opt[int64]

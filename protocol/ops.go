@@ -50,7 +50,7 @@ var ops = map[Op]spec{
 	OpPurge:          {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
 	OpPause:          {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:         {takes: bits(fQueue), needs: bits(fQueue)},
-	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure), needs: bits(fQueue), check: checkLimit},
+	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure, fGroupReady), needs: bits(fQueue), check: checkLimit},
 	OpSchedules:      {takes: bits(fQueue, fSchedule), check: checkSchedules},
 	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), check: checkSchedule},
 	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), check: checkChangeSchedule},
@@ -252,8 +252,8 @@ func ParseRate(text string) (jobs int64, per time.Duration, err *Error) {
 }
 
 func checkLimit(r *Request, p presence) *Error {
-	if p&bits(fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure) == 0 {
-		return BadField("max_claimed", "max_claimed, rate, burst, group_limit, group_on_failure and none are missing: name what to change")
+	if p&bits(fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure, fGroupReady) == 0 {
+		return BadField("max_claimed", "max_claimed, rate, burst, group_limit, group_on_failure, group_ready and none are missing: name what to change")
 	}
 	return nil
 }

@@ -112,6 +112,7 @@ var statMessage = newMessage([]field[QueueStat]{
 	optNumber("burst", func(q *QueueStat) *Opt[int64] { return &q.Burst }),
 	optNumber("group_limit", func(q *QueueStat) *Opt[int64] { return &q.GroupLimit }),
 	isOptWord("group_on_failure", func(q *QueueStat) *string { return &q.GroupOnFailure }),
+	optNumber("group_ready", func(q *QueueStat) *Opt[int64] { return &q.GroupReady }),
 	isOptWord("limited", func(q *QueueStat) *Limit { return &q.Limited }),
 	optNumber("enqueued_here", func(q *QueueStat) *Opt[int64] { return &q.Enqueued }),
 	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),

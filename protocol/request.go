@@ -55,6 +55,7 @@ const (
 	fGroup
 	fGroupLimit
 	fGroupOnFailure
+	fGroupReady
 	fAfterQueue
 	fMode
 )
@@ -198,6 +199,7 @@ var requestMessage = newMessage([]field[Request]{
 		func(r *Request) *Error { return oneOf("do", r.Do, DoRun, DoPause, DoResume, DoDelete) }),
 	fGroup:      ofJob(jobGroup),
 	fGroupLimit: isOptInt("group_limit", 0, MaxGroupLimit, func(r *Request) *Opt[int64] { return &r.GroupLimit }),
+	fGroupReady: isOptInt("group_ready", 0, MaxGroupLimit, func(r *Request) *Opt[int64] { return &r.GroupReady }),
 	fGroupOnFailure: checked(isText("group_on_failure", maxShownName, func(r *Request) *string { return &r.GroupOnFailure }),
 		func(r *Request) *Error { return checkGroupOnFailure(r.GroupOnFailure) }),
 	fMode: checked(isText("mode", maxShownName, func(r *Request) *string { return &r.Mode }),

@@ -173,6 +173,7 @@ func genOperator(t *rapid.T, r *Request) {
 		r.Queue, r.None = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "none")
 		r.MaxClaimed, r.Burst = genOpt(genInt(0, MaxMaxClaimed)).Draw(t, "max_claimed"), genOpt(genInt(0, MaxBurst)).Draw(t, "burst")
 		r.GroupLimit = genOpt(genInt(0, MaxGroupLimit)).Draw(t, "group_limit")
+		r.GroupReady = genOpt(genInt(0, MaxGroupLimit)).Draw(t, "group_ready")
 		if !r.None && !r.MaxClaimed.Set && !r.Burst.Set {
 			r.Rate = "100/s"
 		}
@@ -295,7 +296,7 @@ func genStat(t *rapid.T) QueueStat {
 		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx"),
 		MaxClaimed: genOpt(genNumber()).Draw(t, "max_claimed"), Rate: genText(20).Draw(t, "rate"), Burst: genOpt(genNumber()).Draw(t, "burst"),
-		GroupLimit: genOpt(genNumber()).Draw(t, "group_limit"), GroupOnFailure: genText(4).Draw(t, "group_on_failure"),
+		GroupLimit: genOpt(genNumber()).Draw(t, "group_limit"), GroupOnFailure: genText(4).Draw(t, "group_on_failure"), GroupReady: genOpt(genNumber()).Draw(t, "group_ready"),
 		Limited:  rapid.SampledFrom([]Limit{"", LimitMaxClaimed, LimitRate}).Draw(t, "limited"),
 		Enqueued: genOpt(genNumber()).Draw(t, "enqueued_here"), Acked: genOpt(genNumber()).Draw(t, "acked_here")}
 }

@@ -100,6 +100,18 @@ var groupTests = map[string]func(*kit){
 		k.endNext("a2", acked)
 		k.endNext("a3", acked)
 	},
+	"AcksBesideNewMembers": func(k *kit) { // in one commit, as of several sessions
+		k.enqueueMembers("a1", "b1", "b2")
+		k.enqueuePayloads("none")
+		jobs := k.wantNext("a1", "b1", "none")
+		r := k.commit(backends.CommitContent{Writes: []backends.Write{
+			acked(leasesOf(jobs[0])), backends.Enqueue{Jobs: []backends.NewJob{member("a2")}}, acked(leasesOf(jobs[1:]...)),
+		}})
+		if s := k.stats(); s.Claimed != 0 || len(r.Writes[0].Lost)+len(r.Writes[2].Lost) > 0 {
+			k.Fatalf("after the acks, the statistics are %+v", s)
+		}
+		k.wantNext("a2", "b2")
+	},
 	"LimitOfTheQueue": func(k *kit) {
 		k.limit(groupLimit(2))
 		k.enqueueMembers("a1", "a2", "a3", "a4", "a5")

@@ -29,6 +29,50 @@ var obstacleTests = map[string]func(*kit){
 		k.enqueue(badJob("c", 0))
 		k.wantJobs(k.commit(k.claimBatch(me, 10, 0, policy("bad"))).Claims[0].Jobs, "c")
 	},
+	"RefusedRowsOfAQueueWithLimits": func(k *kit) { // in claims that also name a queue without
+		if k.RefuseChanges == nil || !k.hasLimits() {
+			return
+		}
+		most := int64(2)
+		if _, _, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Limit, Queue: "bad", Limits: backends.LimitsChange{MaxClaimed: &most}}); err != nil {
+			k.Fatal(err)
+		}
+		k.enqueue(badJob("x1", 1), badJob("a", 0), badJob("x2", 1), badJob("b", 0), badJob("c", 0))
+		k.enqueuePayloads("q1", "q2")
+		allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+		claim := func(want ...string) backends.ClaimResult {
+			k.Helper()
+			b := k.claimBatch(me, 1, 0, gated("bad"), policy("q"))
+			b.WaitForLocks = true // as the bridge does
+			c := k.commit(b).Claims[0]
+			k.wantJobs(c.Jobs, want...)
+			return c
+		}
+		first := claim("a")
+		k.wantObstacles(backends.DoingClaim, 2)
+		order := []string{"b", "q1", "q2"}
+		if k.LockGate != nil {
+			unlock := k.LockGate("bad")
+			if c := claim("q1"); !c.More {
+				k.Errorf("beside a held gate: %+v", c)
+			}
+			unlock()
+			order = []string{"q2", "b"} // for a while, claims first take from the other queues
+		}
+		for _, want := range order {
+			claim(want)
+		}
+		c := claim()
+		if len(c.Gates) != 1 || c.Gates[0].Queue != "bad" || !c.Gates[0].Closed {
+			k.Errorf("the claim reports the gates %+v, want that of bad closed", c.Gates)
+		}
+		k.write(backends.Ack{Leases: leasesOf(first.Jobs...)})
+		missed := k.commit(k.claimBatch(me, 1, 0, policy("bad"))).Claims[0]
+		if len(missed.Jobs) != 0 || len(missed.Gates) != 1 || !missed.Gates[0].Missed || !missed.More {
+			k.Errorf("a claim that does not know of the limits gets %+v", missed)
+		}
+		allow()
+	},
 	"RefusedRowIsTriedAgainAfterASettle": func(k *kit) {
 		if k.RefuseChanges == nil {
 			return

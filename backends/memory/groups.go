@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -37,8 +38,9 @@ func (b *Backend) leaveGroup(j *job) {
 // It returns the queues with new ready jobs.
 func (b *Backend) admit() []string {
 	b.madeReady = nil
-	for g := range b.touched {
-		free := int(max(b.limits[g.queue].GroupLimit, 1))
+	var up [][]*job // those that get slots, by their ranks in their groups
+	for _, g := range slices.SortedFunc(maps.Keys(b.touched), func(x, y group) int { return cmp.Or(cmp.Compare(x.queue, y.queue), cmp.Compare(x.name, y.name)) }) {
+		limits, others := b.limits[g.queue], int64(0)
 		var members []*job
 		for _, j := range b.jobs {
 			switch {
@@ -46,18 +48,34 @@ func (b *Backend) admit() []string {
 			case j.state == backends.StateReady || j.state == backends.StateBlocked:
 				members = append(members, j)
 			case j.admitted:
-				free--
+				others++
 			}
 		}
 		slices.SortFunc(members, func(x, y *job) int {
 			return cmp.Or(cmp.Compare(y.Priority, x.Priority), -compareBools(x.admitted, y.admitted), cmp.Compare(x.pos, y.pos))
 		})
+		place := 0
 		for i, j := range members {
-			if was := j.admitted; was != (i < free) {
-				j.admitted = !was
+			first := int64(i) < limits.GroupPlaces(others)
+			switch {
+			case j.admitted && !first:
+				j.admitted = false
 				b.setState(j, backends.StateReady, time.Time{})
+			case first && !j.admitted:
+				if place == len(up) {
+					up = append(up, nil)
+				}
+				up[place] = append(up[place], j)
+				place++
 			}
 		}
+	}
+	for _, j := range slices.Concat(up...) {
+		if j.admitted = true; b.limits[j.Queue].GroupReady > 0 {
+			b.seq++
+			j.pos = b.seq
+		}
+		b.setState(j, backends.StateReady, time.Time{})
 	}
 	clear(b.touched)
 	return b.madeReady

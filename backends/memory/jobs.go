@@ -124,7 +124,7 @@ func (b *Backend) apply(j *job, f backends.Disposition) {
 	if f.Cause != "" {
 		j.failures = append(j.failures, backends.Failure{Attempt: j.Attempts, Cause: f.Cause, Message: f.Message, At: b.now})
 	}
-	if f.State == backends.StateScheduled && b.limits[j.Queue].GroupOnFailure == backends.GroupSkips {
+	if f.State == backends.StateScheduled && b.limits[j.Queue].FailedLeaveGroup() {
 		b.leaveGroup(j)
 	}
 	if f.State == backends.StateScheduled {
@@ -228,6 +228,9 @@ func inOrder(x, y *job, lifo bool) int {
 
 func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backends.Job {
 	b.setState(j, backends.StateClaimed, time.Time{})
+	if b.limits[j.Queue].GroupReady > 0 {
+		b.touch(j)
+	}
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
 	j.lease, j.leaseEnd, j.deadline = s.Lease, b.fromNow(s.Lease), b.fromNow(j.timeout)
 	j.fence = max(j.fence+1, b.now.UnixMicro())

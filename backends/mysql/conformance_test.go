@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
@@ -204,6 +205,10 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		Producer: func() backendtest.Producer { return producer(t, m, name) },
 		LockRow:  func(id string) func() { return lockRow(t, m, name, "qsidecar_jobs WHERE id = "+id) },
 		LockGate: func(queue string) func() { return lockRow(t, m, name, "qsidecar_gates WHERE queue = "+literal(queue)) },
+		LockStripe: func(queue, group string) func() {
+			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
+			return lockRow(t, m, name, fmt.Sprintf("qsidecar_stripes WHERE queue = %s AND stripe = %d", literal(queue), stripes[0]))
+		},
 		Application: func() (func(queue, key string) error, func()) {
 			c, begun := connect(t, m, name), false
 			return func(queue, key string) error {

@@ -27,7 +27,7 @@ func (t *tx) Gates(ctx context.Context, queues []string) (all []*backends.Gate, 
 		all = append(all, x.Gate)
 		t.Add(t.s.sql.lockGate, queue)
 		t.Each(func(r *session.Result) {
-			x.Limits, x.changed, x.Now, x.NextAt = limitsOf(r), r.Int(6) != 0, time.Duration(r.Int(7)), time.Duration(r.Int(8))
+			x.Limits, x.changed, x.Now, x.NextAt = limitsOf(r), r.Int(7) != 0, time.Duration(r.Int(8)), time.Duration(r.Int(9))
 		}, t.s.sql.readGate, core.GateSettles.Milliseconds(), queue)
 		t.Each(func(r *session.Result) {
 			if r.Int(1) != 0 {
@@ -72,7 +72,7 @@ func (t *tx) count(ctx context.Context, x *openedGate) error {
 
 // limitsOf reads the first columns.
 func limitsOf(r *session.Result) backends.Limits {
-	l := backends.Limits{MaxClaimed: r.Int(0), Rate: backends.Rate{Jobs: r.Int(1), Per: core.FromMS(r.Int(2))}, Burst: r.Int(3), GroupLimit: r.Int(4)}
+	l := backends.Limits{MaxClaimed: r.Int(0), Rate: backends.Rate{Jobs: r.Int(1), Per: core.FromMS(r.Int(2))}, Burst: r.Int(3), GroupLimit: r.Int(4), GroupReady: r.Int(6)}
 	if r.Int(5) != 0 {
 		l.GroupOnFailure = backends.GroupSkips
 	}
@@ -105,7 +105,7 @@ func (t *tx) QueueLimits(ctx context.Context, queue string) (l backends.Limits, 
 
 // SetLimits implements core.Gatekeeper.
 func (t *tx) SetLimits(ctx context.Context, queue string, l backends.Limits) (ready bool, err error) {
-	t.Add(t.s.sql.setLimits, some(l.MaxClaimed), some(l.Rate.Jobs), some(core.MS(l.Rate.Per)), some(l.Burst), some(l.GroupLimit), some(session.Flag(l.GroupOnFailure == backends.GroupSkips)), queue)
+	t.Add(t.s.sql.setLimits, some(l.MaxClaimed), some(l.Rate.Jobs), some(core.MS(l.Rate.Per)), some(l.Burst), some(l.GroupLimit), some(session.Flag(l.GroupOnFailure == backends.GroupSkips)), some(l.GroupReady), queue)
 	t.Bool(&ready, t.s.sql.anyInSegment, "r"+queue)
 	err = t.Flush(ctx)
 	return ready, err
@@ -122,7 +122,7 @@ func some(n int64) any {
 // AllLimits implements core.LimitsReader.
 func (t *tx) AllLimits(ctx context.Context) (map[string]backends.Limits, error) {
 	all := map[string]backends.Limits{}
-	t.Each(func(r *session.Result) { all[r.Text(6)] = limitsOf(r) }, t.s.sql.allLimits)
+	t.Each(func(r *session.Result) { all[r.Text(7)] = limitsOf(r) }, t.s.sql.allLimits)
 	err := t.Flush(ctx)
 	return all, err
 }

@@ -60,13 +60,15 @@ func (t *tx) LeaveGroups(ids []int64) {
 // admission is what Admit has read about a group.
 type admission struct {
 	core.Group
-	entered []int64  // its jobs in qsidecar_admitted
-	slots   int      // those that no claimed or scheduled job has
+	entered []int64 // its jobs in qsidecar_admitted
+	limits  backends.Limits
+	claimed int      // how many claimed jobs have slots
+	delayed []member // the scheduled jobs that have slots
 	members []member // the ready and the first blocked jobs
 	full    bool     // there can be more blocked jobs than members
 }
 
-// member is a job of a group that is ready or blocked.
+// member is a job of a group that no worker has.
 type member struct {
 	id, position int64
 	urgency      int32
@@ -85,7 +87,7 @@ func compareMembers(a, b member) int {
 
 // Admit implements core.Grouper. After the lock it reads without locks: until the commit other transactions can only free slots. Then it
 // locks the rows to change, except those that others have locked, and leaves alone those that others have changed.
-func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	t.wrote = true
 	queues, stripes := core.StripesOf(groups)
 	for i, queue := range queues {
@@ -93,21 +95,17 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	}
 	all, notes, unnoticed, err := t.readGroups(ctx, groups, limit)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	wanted := slices.Clone(unnoticed)
 	for i := range all {
-		for place, m := range all[i].members {
-			if m.blocked == (place < all[i].slots) {
-				wanted = append(wanted, m.id)
-			}
-		}
+		wanted = append(wanted, all[i].wanted()...)
 	}
 	locked := map[int64]*job{}
 	slices.Sort(wanted)
 	rows, err := t.lockRows(ctx, slices.Compact(wanted), t.s.sql.lockFree)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	for _, j := range rows {
 		locked[j.ID] = j
@@ -117,34 +115,68 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	}
 	backs := map[string][]member{}
 	enter := rowList{tx: t, head: t.s.sql.enterAdmitted}
-	var block, admit []int64
+	var leave, block, admit []int64
+	var last [][]member // those that get new positions, by their ranks in their groups
 	for i := range all {
 		a := &all[i]
-		down, up, more := a.decide(locked)
+		late, down, up, more := a.decide(locked)
+		leave = append(leave, late...)
 		if block = append(block, down...); more {
 			again = append(again, a.Group)
 		}
-		for _, m := range up {
-			admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
+		changed += len(late) + len(down) + len(up)
+		for place, m := range up {
 			enter.add(1024, a.Queue, []byte(a.Name), m.id)
+			if a.limits.GroupReady == 0 {
+				admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
+				continue
+			}
+			if place == len(last) {
+				last = append(last, nil)
+			}
+			last[place] = append(last[place], m)
+			admitted(a.Queue, m.urgency, m.position, 0)
 		}
 	}
-	t.changeSlots(block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool { return locked[id] == nil || !locked[id].is(backends.StateBlocked) }))
+	fair := t.admitLast(slices.Concat(last...))
+	t.changeSlots(leave, block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool {
+		return locked[id] == nil || !locked[id].is(backends.StateBlocked) || slices.Contains(fair, id)
+	}))
 	t.countReturns(slices.Collect(maps.Keys(backs)), func(queue string, returns int64) {
 		for _, m := range backs[queue] {
 			admitted(queue, m.urgency, m.position, returns)
 		}
 	})
-	return again, nil
+	return changed, again, nil
+}
+
+// admitLast admits blocked jobs, with new positions in the order of the list. It returns their ids.
+func (t *tx) admitLast(all []member) (ids []int64) {
+	ranks := map[int64]int64{}
+	for i, m := range all {
+		ranks[m.id] = int64(i)
+	}
+	if ids = slices.Sorted(maps.Keys(ranks)); len(ids) > 0 {
+		values := make([]int64, len(ids))
+		for i, id := range ids {
+			values[i] = ranks[id]
+		}
+		t.Add(t.s.sql.admitLast, table.Among(ids, values), session.IDs(ids))
+	}
+	return ids
 }
 
 // changeSlots queues the UPDATEs of locked rows. It marks as noticed those that it does not admit.
-func (t *tx) changeSlots(block, admit, notice []int64) {
+func (t *tx) changeSlots(leave, block, admit, notice []int64) {
+	slices.Sort(leave)
 	slices.Sort(block)
 	slices.Sort(admit)
 	if notice = slices.DeleteFunc(notice, func(id int64) bool { _, is := slices.BinarySearch(admit, id); return is }); len(notice) > 0 {
 		slices.Sort(notice)
 		t.Add(t.s.sql.notice, session.IDs(notice))
+	}
+	if len(leave) > 0 {
+		t.Add(t.s.sql.waitAgain, nil, session.IDs(leave))
 	}
 	if len(block) > 0 {
 		t.Add(t.s.sql.waitAgain, 1, session.IDs(block))
@@ -154,21 +186,56 @@ func (t *tx) changeSlots(block, admit, notice []int64) {
 	}
 }
 
-// decide returns the ready jobs to block again and the blocked jobs to admit. more: there is more to admit, or its row was locked.
-func (a *admission) decide(locked map[int64]*job) (block []int64, admit []member, more bool) {
-	free := a.slots
+// surplus returns the scheduled jobs beyond the limit, and how many of the members can have slots.
+func (a *admission) surplus() (late []member, places int) {
+	kept := int(min(int64(len(a.delayed)), max(a.limits.GroupSlots()-int64(a.claimed), 0)))
+	return a.delayed[kept:], int(a.limits.GroupPlaces(int64(a.claimed + kept)))
+}
+
+// wanted returns the jobs that Admit possibly changes.
+func (a *admission) wanted() (ids []int64) {
+	late, places := a.surplus()
+	for _, m := range late {
+		ids = append(ids, m.id)
+	}
 	for place, m := range a.members {
-		if m.blocked {
-			continue
+		if m.blocked == (place < places) {
+			ids = append(ids, m.id)
 		}
-		if j := locked[m.id]; place >= a.slots && j != nil && j.is(backends.StateReady) && j.Group == a.Name {
-			block = append(block, m.id)
+	}
+	return ids
+}
+
+// decide returns the scheduled jobs that lose their slots, the ready jobs to block again and the blocked jobs to admit. more: there is
+// more to change, or a row was locked.
+func (a *admission) decide(locked map[int64]*job) (leave, block []int64, admit []member, more bool) {
+	late, places := a.surplus()
+	has := func(id int64, state backends.State) bool {
+		j := locked[id]
+		return j != nil && j.is(state) && j.Group == a.Name
+	}
+	for _, m := range late {
+		if has(m.id, backends.StateScheduled) {
+			leave = append(leave, m.id)
 		} else {
+			more = true
+		}
+	}
+	free := places
+	for place, m := range a.members {
+		switch {
+		case m.blocked:
+		case place < places:
 			free--
+		case has(m.id, backends.StateReady):
+			block = append(block, m.id)
+		default:
+			free--
+			more = true
 		}
 	}
 	for place, m := range a.members {
-		if !m.blocked || place >= a.slots || free <= 0 {
+		if !m.blocked || place >= places || free <= 0 {
 			continue
 		}
 		free-- // also if its row is locked: a later job must not overtake it
@@ -178,7 +245,7 @@ func (a *admission) decide(locked map[int64]*job) (block []int64, admit []member
 			more = true
 		}
 	}
-	return block, admit, more || a.full && free > 0
+	return leave, block, admit, more || a.full && free > 0
 }
 
 // anyGroup returns the condition that a row is of one of the groups.
@@ -195,13 +262,15 @@ func (t *tx) anyGroup(groups []core.Group) session.Part {
 func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (all []admission, notes, unnoticed []int64, err error) {
 	all = make([]admission, len(groups))
 	of := map[core.Group]*admission{}
-	limits := map[string]int64{}
+	limits := map[string]backends.Limits{}
 	var entered []int64
 	for i, g := range groups {
-		all[i].Group, of[g], limits[g.Queue] = g, &all[i], 1
+		all[i].Group, of[g], limits[g.Queue] = g, &all[i], backends.Limits{}
 	}
 	t.Ints(&notes, t.s.sql.notesOf, t.anyGroup(groups), limit)
-	t.Each(func(r *session.Result) { limits[r.Text(0)] = max(r.Int(1), 1) }, t.s.sql.groupLimits, session.Texts(slices.Collect(maps.Keys(limits))))
+	t.Each(func(r *session.Result) {
+		limits[r.Text(0)] = backends.Limits{GroupLimit: r.Int(1), GroupReady: r.Int(2)}
+	}, t.s.sql.groupLimits, session.Texts(slices.Collect(maps.Keys(limits))))
 	t.Each(func(r *session.Result) {
 		a := of[core.Group{Queue: r.Text(0), Name: r.Text(1)}]
 		a.entered, entered = append(a.entered, r.Int(2)), append(entered, r.Int(2))
@@ -210,7 +279,7 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 		return nil, nil, nil, err
 	}
 	for i := range all {
-		all[i].slots = int(limits[all[i].Queue])
+		all[i].limits = limits[all[i].Queue]
 	}
 	found := map[int64]bool{}
 	for part := range slices.Chunk(entered, core.BatchRows) {
@@ -219,20 +288,26 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 			if a == nil {
 				return
 			}
-			if found[r.Int(0)] = true; backends.State(r.Text(3)) == backends.StateReady {
-				a.members = append(a.members, member{id: r.Int(0), urgency: int32(r.Int(4)), position: r.Int(5)})
-			} else {
-				a.slots--
+			found[r.Int(0)] = true
+			m := member{id: r.Int(0), urgency: int32(r.Int(4)), position: r.Int(5)}
+			switch backends.State(r.Text(3)) {
+			case backends.StateReady:
+				a.members = append(a.members, m)
+			case backends.StateScheduled:
+				a.delayed = append(a.delayed, m)
+			default:
+				a.claimed++
 			}
 		}, t.s.sql.admittedRows, session.IDs(part))
 	}
-	t.readBlocked(all, limits, limit, &unnoticed)
+	t.readBlocked(all, limit, &unnoticed)
 	if err := t.Flush(ctx); err != nil {
 		return nil, nil, nil, err
 	}
 	for i := range all {
 		a := &all[i]
 		slices.SortFunc(a.members, compareMembers)
+		slices.SortFunc(a.delayed, compareMembers)
 		if gone := slices.DeleteFunc(a.entered, func(id int64) bool { return found[id] }); len(gone) > 0 {
 			t.Add(t.s.sql.leaveAdmitted, a.Queue, []byte(a.Name), session.IDs(gone))
 		}
@@ -242,11 +317,11 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 
 // readBlocked queues one statement for the first blocked jobs of each group. It reads both kinds with one snapshot: a job that is
 // marked as noticed because of it is also among the members.
-func (t *tx) readBlocked(all []admission, limits map[string]int64, limit int, unnoticed *[]int64) {
+func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 	counts := map[int64]int{}
 	read := func(r *session.Result) {
 		n := r.Int(0)
-		a, most := &all[n/2], int(min(limits[all[n/2].Queue], int64(limit)))
+		a, most := &all[n/2], int(min(all[n/2].limits.GroupPlaces(0), int64(limit)))
 		if n%2 == 0 && len(*unnoticed) < limit {
 			*unnoticed = append(*unnoticed, r.Int(1))
 		}
@@ -264,7 +339,7 @@ func (t *tx) readBlocked(all []admission, limits map[string]int64, limit int, un
 			t.Text(t.s.sql.firstBlocked, 2*i, table.Unnoticed+segment, limit)
 		}
 		t.Text("\nUNION ALL ")
-		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(limits[all[i].Queue], int64(limit)))
+		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(all[i].limits.GroupPlaces(0), int64(limit)))
 	}
 }
 
@@ -279,19 +354,39 @@ func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) 
 	if after.Queue != "" {
 		from += table.GroupSegment(after.Queue, after.Name)
 	}
-	walked, rows := 0, int64(0)
-	t.Each(func(r *session.Result) {
-		if rows += r.Int(1); walked < walk {
-			last = table.GroupOf(r.Text(0))
-			groups = append(groups, last)
-			walked++
+	blocked, admitted := walkPart{}, walkPart{}
+	t.Each(func(r *session.Result) { blocked.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
+	t.Each(func(r *session.Result) { admitted.add(core.Group{Queue: r.Text(0), Name: r.Text(1)}, r.Int(2)) }, t.s.sql.findAdmitted, after.Queue, after.Queue, []byte(after.Name), walkRows*walk)
+	if err = t.Flush(ctx); err != nil {
+		return nil, last, err
+	}
+	t.s.cleaner.notes.Store(false)
+	both := slices.Concat(blocked.groups, admitted.groups)
+	slices.SortFunc(both, core.CompareGroups)
+	both = slices.Compact(both)
+	ended := true
+	for _, part := range []walkPart{blocked, admitted} {
+		if part.rows == int64(walkRows*walk) { // more groups can follow its last one
+			end := part.groups[len(part.groups)-1]
+			both = slices.DeleteFunc(both, func(g core.Group) bool { return core.CompareGroups(g, end) > 0 })
+			ended = false
 		}
-	}, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
-	if err = t.Flush(ctx); err == nil {
-		t.s.cleaner.notes.Store(false)
 	}
-	if walked < walk && rows < int64(walkRows*walk) {
-		last = core.Group{}
+	if len(both) > walk {
+		both, ended = both[:walk], false
 	}
-	return groups, last, err
+	if !ended {
+		last = both[len(both)-1]
+	}
+	return append(groups, both...), last, nil
+}
+
+// walkPart are the groups of some entries of an index.
+type walkPart struct {
+	groups []core.Group
+	rows   int64
+}
+
+func (w *walkPart) add(g core.Group, rows int64) {
+	w.groups, w.rows = append(w.groups, g), w.rows+rows
 }

@@ -52,7 +52,7 @@ type statements struct {
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
 	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked                                                        string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                               string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -251,7 +251,9 @@ func render(clock string, v session.Server) *statements {
 		notice:        t.Get("notice", "ids"),
 		admit:         t.Get("admit", "ids"),
 		findNotes:     t.Get("find_notes", "limit"),
+		admitLast:     t.Get("admit_last", "ranks ids"),
 		findBlocked:   t.Get("find_blocked", "after before limit"),
+		findAdmitted:  t.Get("find_admitted", "queue queue group limit"),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),
@@ -266,7 +268,7 @@ func render(clock string, v session.Server) *statements {
 		moveGate:    t.Get("move_gate", "next advance queue"),
 		lockLimits:  t.Get("lock_limits", "queue"),
 		readLimits:  t.Get("read_limits", "queue"),
-		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst group_limit group_skips queue"),
+		setLimits:   t.Get("set_limits", "max_claimed rate rate_ms burst group_limit group_skips group_ready queue"),
 		allLimits:   t.Get("all_limits", ""),
 
 		highestNamed: t.Get("highest_named", "limit"),

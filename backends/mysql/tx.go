@@ -25,6 +25,7 @@ type tx struct {
 
 	keys  int   // how many keys it has locked to store jobs
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
+	check bool  // a queued statement compares that number, and must be answered before the COMMIT
 
 	now   session.Instant // the transaction's time, if asked
 	asked bool            // now was queried
@@ -43,7 +44,7 @@ var (
 // the Ack, commit compares the number in its own statement.
 func (t *tx) checkAck() {
 	want := t.acked
-	t.acked = 0
+	t.acked, t.check = 0, true
 	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()
 		if ok && r.Int(0) != want {
@@ -56,7 +57,7 @@ func (t *tx) checkAck() {
 // send sends the queued statements in one round trip.
 func (t *tx) send(ctx context.Context) error {
 	p := t.Script
-	t.Script = session.Script{}
+	t.Script, t.check = session.Script{}, false
 	if p.Empty() {
 		return nil
 	}
@@ -205,7 +206,7 @@ func (t *tx) Commit(ctx context.Context) error {
 // finish commits. After a commit it records which queues are registered.
 func (t *tx) finish(ctx context.Context) error {
 	err := t.err
-	if err == nil && len(t.then) > 0 {
+	if err == nil && (len(t.then) > 0 || t.check) {
 		err = t.Flush(ctx)
 	}
 	if err != nil {

@@ -132,7 +132,7 @@ func give(r *core.Run, rows pgx.Rows) error {
 	var id, size, timeout int64
 	var headers string
 	columns := []any{&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {
@@ -158,7 +158,7 @@ func giveLean(r *core.Run, rows pgx.Rows) error {
 	var id, timeout int64
 	var headers string
 	columns := []any{&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {
@@ -206,5 +206,13 @@ func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQ
 // ClaimState implements core.Tx.
 func (t *tx) ClaimState() core.ClaimState {
 	x := &t.status
-	return core.ClaimState{Returns: x.returns, Wrote: x.xid != "", LeftSome: x.left, Began: t.began, Ended: x.xmin}
+	returns, fair := make([]int64, len(x.returns)), make([]bool, len(x.returns))
+	for i, n := range x.returns {
+		if n >= 0 {
+			returns[i], fair[i] = n/2, n%2 != 0
+		} else {
+			returns[i], fair[i] = -1-(-1-n)/2, (-1-n)%2 != 0
+		}
+	}
+	return core.ClaimState{Returns: returns, Fair: fair, Wrote: x.xid != "", LeftSome: x.left, Began: t.began, Ended: x.xmin}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -260,9 +261,13 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		InsertJob: func(queue, payload string) {
 			x.must(t, x.plainInsert(queue, payload))
 		},
-		Producer:      func() backendtest.Producer { return x.producer(t) },
-		LockRow:       func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
-		LockGate:      func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
+		Producer: func() backendtest.Producer { return x.producer(t) },
+		LockRow:  func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
+		LockGate: func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
+		LockStripe: func(queue, group string) func() {
+			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
+			return x.lockRow(t, fmt.Sprintf("qsidecar_stripes WHERE queue = '%s' AND stripe = %d", queue, stripes[0]))
+		},
 		Application:   func() (func(queue, key string) error, func()) { return x.application(t) },
 		InvalidValues: oddValues,
 		InsertRow: func(column, expression string, old bool) error {

@@ -51,7 +51,7 @@ func (t *tx) QueueLimits(ctx context.Context, queue string) (l backends.Limits, 
 
 // SetLimits implements core.Gatekeeper.
 func (t *tx) SetLimits(ctx context.Context, queue string, l backends.Limits) (ready bool, err error) {
-	t.add(t.s.sql.setLimits, nil, queue, l.MaxClaimed, l.Rate.Jobs, core.MS(l.Rate.Per), l.Burst, l.GroupLimit, l.GroupOnFailure == backends.GroupSkips)
+	t.add(t.s.sql.setLimits, nil, queue, l.MaxClaimed, l.Rate.Jobs, core.MS(l.Rate.Per), l.Burst, l.GroupLimit, l.GroupOnFailure == backends.GroupSkips, l.GroupReady)
 	err = t.ask(ctx, t.s.sql.anyReady, func(rows pgx.Rows) error { return rows.Scan(&ready) }, queue)
 	return ready, err
 }
@@ -75,7 +75,7 @@ func (t *tx) AllLimits(ctx context.Context) (map[string]backends.Limits, error) 
 func scanLimits(rows pgx.Rows, l *backends.Limits, before ...any) error {
 	var ms int64
 	var skips bool
-	err := rows.Scan(append(before, &l.MaxClaimed, &l.Rate.Jobs, &ms, &l.Burst, &l.GroupLimit, &skips)...)
+	err := rows.Scan(append(before, &l.MaxClaimed, &l.Rate.Jobs, &ms, &l.Burst, &l.GroupLimit, &skips, &l.GroupReady)...)
 	l.Rate.Per = core.FromMS(ms)
 	if skips {
 		l.GroupOnFailure = backends.GroupSkips

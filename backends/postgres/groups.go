@@ -29,12 +29,20 @@ func (t *tx) NoteAllGroups(queue string) { t.add(t.s.sql.noteAll, nil, queue) }
 func (t *tx) LeaveGroups(ids []int64) { t.add(t.s.sql.leaveGroups, nil, ids) }
 
 // Admit implements core.Grouper.
-func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	queues, names := namesOf(groups)
 	lockQueues, stripes := core.StripesOf(groups)
 	t.add(t.s.sql.lockStripes, nil, lockQueues, stripes)
-	for _, sql := range []string{t.s.sql.takeNotes, t.s.sql.takeArrived, t.s.sql.block} {
+	for _, sql := range []string{t.s.sql.takeNotes, t.s.sql.takeArrived} {
 		t.add(sql, nil, queues, names, limit)
+	}
+	for _, sql := range []string{t.s.sql.leaveDelayed, t.s.sql.block} {
+		t.each(sql, func(rows pgx.Rows) error {
+			n := 0
+			err := rows.Scan(&n)
+			changed += n
+			return err
+		}, queues, names, limit)
 	}
 	err = t.ask(ctx, t.s.sql.admit, func(rows pgx.Rows) error {
 		var n, position, returns int64
@@ -47,10 +55,11 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 			again = append(again, groups[n-1])
 		} else {
 			admitted(queue, urgency, position, returns)
+			changed++
 		}
 		return nil
 	}, queues, names, limit)
-	return again, err
+	return changed, again, err
 }
 
 // FindGroups implements core.GroupFinder.

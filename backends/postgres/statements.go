@@ -36,7 +36,7 @@ type statements struct {
 	// sql/gates.sql
 	lockGate, enterClaimed, leaveCapped, readGate, moveGate, enterCapped, lockLimits, setLimits, allLimits string
 	// sql/groups.sql
-	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, block, admit, findGroups string
+	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, leaveDelayed, block, admit, findGroups string
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
@@ -124,18 +124,19 @@ func render(schema string) *statements {
 		moveGate:     t.Get("move_gate", "queue next advance"),
 		enterCapped:  t.Get("enter_capped", "queue ids"),
 		lockLimits:   t.Get("lock_limits", "queue"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips group_ready"),
 		allLimits:    t.Get("all_limits", ""),
 
-		noteGroups:  t.Get("note_groups", "queues groups"),
-		noteAll:     t.Get("note_all", "queue"),
-		leaveGroups: t.Get("leave_groups", "ids"),
-		lockStripes: t.Get("lock_stripes", "queues stripes"),
-		takeNotes:   t.Get("take_notes", "queues groups limit"),
-		takeArrived: t.Get("take_arrived", "queues groups limit"),
-		block:       t.Get("block", "queues groups limit"),
-		admit:       t.Get("admit", "queues groups limit"),
-		findGroups:  t.Get("find_groups", "after_queue after_group walk limit"),
+		noteGroups:   t.Get("note_groups", "queues groups"),
+		noteAll:      t.Get("note_all", "queue"),
+		leaveGroups:  t.Get("leave_groups", "ids"),
+		lockStripes:  t.Get("lock_stripes", "queues stripes"),
+		takeNotes:    t.Get("take_notes", "queues groups limit"),
+		takeArrived:  t.Get("take_arrived", "queues groups limit"),
+		leaveDelayed: t.Get("leave_delayed", "queues groups limit"),
+		block:        t.Get("block", "queues groups limit"),
+		admit:        t.Get("admit", "queues groups limit"),
+		findGroups:   t.Get("find_groups", "after_queue after_group walk limit"),
 
 		look:            t.Get("look", look),
 		lookJobs:        t.Get("look_jobs", look),

@@ -19,6 +19,7 @@ type claiming struct {
 	left    int64 // bytes that the claim can still return
 	res     backends.ClaimResult
 	missed  []backends.GateResult
+	fair    bool // the present queue has Limits.GroupReady
 
 	careful *core.Careful // nil: it leaves no rows out
 }
@@ -70,8 +71,9 @@ func (t *tx) claim(sidecar backends.Identity, c backends.Claim, careful *core.Ca
 			break
 		}
 		paused, gated := false, false
+		cl.fair = false
 		err := t.query(t.sql.closed, func(r row) error {
-			paused, gated = r.int(0) != 0, r.int(1) != 0
+			paused, gated, cl.fair = r.int(0) != 0, r.int(1) != 0, r.int(2) != 0
 			return nil
 		}, p.Queue)
 		switch {
@@ -195,7 +197,9 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 		deadline, due, c.now, text(worker), j.id); err != nil {
 		return err
 	}
-	c.res.Jobs = append(c.res.Jobs, j.Job)
+	if c.res.Jobs = append(c.res.Jobs, j.Job); c.fair && j.group != "" {
+		c.res.Groups = append(c.res.Groups, backends.Group{Queue: p.Queue, Name: j.group})
+	}
 	return nil
 }
 

@@ -83,7 +83,7 @@ func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *back
 			priority = int64(*c.Priority)
 		}
 		if waits && j.slot { // it waits for its group again
-			if err := t.one(t.sql.block, j.id); err != nil {
+			if err := t.one(t.sql.block, 1, j.id); err != nil {
 				return err
 			}
 			if err := t.noteGroup(core.Group{Queue: queue, Name: j.group}); err != nil {

@@ -18,7 +18,7 @@ func (t *tx) Gates(_ context.Context, queues []string) (all []*backends.Gate, er
 		}
 		if err == nil {
 			err = t.query(t.sql.readGate, func(r row) error {
-				g.Limits, g.Claimed, g.NextAt = limitsOf(r), r.int(6), time.Duration(r.int(7))
+				g.Limits, g.Claimed, g.NextAt = limitsOf(r), r.int(7), time.Duration(r.int(8))
 				return nil
 			}, queue)
 		}
@@ -32,7 +32,7 @@ func (t *tx) Gates(_ context.Context, queues []string) (all []*backends.Gate, er
 
 // limitsOf reads the first columns.
 func limitsOf(r row) backends.Limits {
-	l := backends.Limits{MaxClaimed: r.int(0), Rate: backends.Rate{Jobs: r.int(1), Per: r.duration(2)}, Burst: r.int(3), GroupLimit: r.int(4)}
+	l := backends.Limits{MaxClaimed: r.int(0), Rate: backends.Rate{Jobs: r.int(1), Per: r.duration(2)}, Burst: r.int(3), GroupLimit: r.int(4), GroupReady: r.int(6)}
 	if r.int(5) != 0 {
 		l.GroupOnFailure = backends.GroupSkips
 	}
@@ -75,7 +75,7 @@ func (t *tx) SetLimits(_ context.Context, queue string, l backends.Limits) (read
 	if l.GroupOnFailure == backends.GroupSkips {
 		skips = int64(1)
 	}
-	if _, err := t.exec(t.sql.setLimits, queue, positive(l.MaxClaimed), positive(l.Rate.Jobs), positive(core.MS(l.Rate.Per)), positive(l.Burst), positive(l.GroupLimit), skips, t.now); err != nil {
+	if _, err := t.exec(t.sql.setLimits, queue, positive(l.MaxClaimed), positive(l.Rate.Jobs), positive(core.MS(l.Rate.Per)), positive(l.Burst), positive(l.GroupLimit), skips, positive(l.GroupReady), t.now); err != nil {
 		return false, err
 	}
 	return t.exists(t.sql.anyReady, queue)
@@ -85,7 +85,7 @@ func (t *tx) SetLimits(_ context.Context, queue string, l backends.Limits) (read
 func (t *tx) AllLimits(context.Context) (map[string]backends.Limits, error) {
 	all := map[string]backends.Limits{}
 	err := t.query(t.sql.allLimits, func(r row) error {
-		all[r.text(6)] = limitsOf(r)
+		all[r.text(7)] = limitsOf(r)
 		return nil
 	})
 	return all, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
@@ -58,60 +59,94 @@ func (t *tx) LeaveGroups(ids []int64) {
 }
 
 // Admit implements core.Grouper. No other transaction writes, so it counts without a lock.
-func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []core.Group, err error) {
+func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	marks := int64(limit)
+	var come [][]member // by their ranks in their groups
 	for _, g := range groups {
 		if _, err := t.exec(t.sql.takeNote, g.Queue, g.Name); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		marked, err := t.exec(t.sql.takeArrived, g.Queue, g.Name, marks)
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		marks -= marked
-		more, err := t.admit(g, int64(limit), admitted)
+		blocked, up, more, err := t.decide(g, int64(limit))
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
-		if more {
+		if changed += blocked + len(up); more {
 			again = append(again, g)
 		}
+		for place, m := range up {
+			if place == len(come) {
+				come = append(come, nil)
+			}
+			come[place] = append(come[place], m)
+		}
 	}
-	return again, t.err
+	for _, m := range slices.Concat(come...) {
+		var position any // its own
+		if m.fair {
+			if position, err = t.next(); err != nil {
+				return 0, nil, err
+			}
+		}
+		if err := t.one(t.sql.admit, position, m.id); err != nil {
+			return 0, nil, err
+		}
+		admitted(m.queue, int32(-m.priority), m.position, 0)
+	}
+	return changed, again, t.err
 }
 
 // member is a job of a group that no worker has.
 type member struct {
 	id, priority, position int64
 	admitted               bool
+	queue                  string
+	fair                   bool // it gets a new position
 }
 
-// admit gives the slots of a group to its first jobs, and blocks the others. more: it possibly has more to change than limit.
-func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgency int32, position, returns int64)) (more bool, err error) {
-	var most, free int64
+// decide blocks the jobs of a group that have no slots any more, and returns how many, and the jobs that get slots. more: it possibly has
+// more to change than limit.
+func (t *tx) decide(g core.Group, limit int64) (changed int, up []member, more bool, err error) {
+	var l backends.Limits
+	var claimed, delayed, ready int64
 	if err := t.query(t.sql.slots, func(r row) error {
-		most, free = r.int(0), r.int(0)-r.int(1)
+		l.GroupLimit, l.GroupReady, claimed, delayed, ready = r.int(0), r.int(1), r.int(2), r.int(3), r.int(4)
 		return nil
 	}, g.Queue, g.Name); err != nil {
-		return false, err
+		return 0, nil, false, err
 	}
+	kept := max(l.GroupSlots()-claimed, 0)
+	if surplus := delayed - kept; surplus > 0 {
+		rows, err := t.rows(t.sql.delayed, func(row) bool { return true }, g.Queue, g.Name, limit, kept)
+		if err != nil {
+			return 0, nil, false, err
+		}
+		for _, r := range rows {
+			if err := t.one(t.sql.block, nil, r.int(0)); err != nil {
+				return 0, nil, false, err
+			}
+		}
+		changed, more, delayed = len(rows), surplus > limit, delayed-surplus
+	}
+	places := l.GroupPlaces(claimed + delayed)
 	var members []member
-	read := func(sql string, has bool, limit int64) (n int64, err error) {
-		err = t.query(sql, func(r row) error {
-			members = append(members, member{r.int(0), r.int(1), r.int(2), has})
-			n++
+	read := func(sql string, has bool, limit int64) error {
+		return t.query(sql, func(r row) error {
+			members = append(members, member{r.int(0), r.int(1), r.int(2), has, g.Queue, l.GroupReady > 0})
 			return nil
 		}, g.Queue, g.Name, limit)
-		return n, err
 	}
-	ready, err := read(t.sql.admitted, true, limit)
-	if err != nil {
-		return false, err
+	if ready > 0 {
+		if err := read(t.sql.admitted, true, limit); err != nil {
+			return 0, nil, false, err
+		}
 	}
-	free += ready
-	heads, err := read(t.sql.blocked, false, min(most, limit))
-	if err != nil {
-		return false, err
+	if err := read(t.sql.blocked, false, min(places, limit)); err != nil {
+		return 0, nil, false, err
 	}
 	slices.SortFunc(members, func(x, y member) int {
 		if x.priority == y.priority && x.admitted != y.admitted {
@@ -119,19 +154,23 @@ func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgenc
 		}
 		return cmp.Or(cmp.Compare(y.priority, x.priority), cmp.Compare(x.position, y.position), cmp.Compare(x.id, y.id))
 	})
+	before, gone := max(ready-limit, 0), int64(0) // those that it has not read come before the others
 	for i, m := range members {
-		switch first := int64(i) < free; {
-		case m.admitted && !first:
-			err = t.one(t.sql.block, m.id)
-		case !m.admitted && first:
-			err = t.one(t.sql.admit, m.id)
-			admitted(g.Queue, int32(-m.priority), m.position, 0)
-		}
-		if err != nil {
-			return false, err
+		if m.admitted && before+int64(i) >= places {
+			if err := t.one(t.sql.block, 1, m.id); err != nil {
+				return 0, nil, false, err
+			}
+			gone++
 		}
 	}
-	return ready == limit && free < ready || heads == limit && free > limit, nil
+	for _, m := range members {
+		if !m.admitted && ready-gone+int64(len(up)) < places {
+			up = append(up, m)
+		}
+	}
+	came := int64(len(up))
+	more = more || ready-gone > places || came == limit && ready-gone+came < places
+	return changed + int(gone), up, more, nil
 }
 
 // FindGroups implements core.GroupFinder.
@@ -145,10 +184,21 @@ func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (g
 		}
 	}
 	for last = after; walk > 0; walk-- {
-		if last, err = t.nextGroup(t.sql.nextBlocked, last); err != nil || last == (core.Group{}) {
+		blocked, err := t.nextGroup(t.sql.nextBlocked, last)
+		if err != nil {
+			return nil, last, err
+		}
+		admitted, err := t.nextGroup(t.sql.nextAdmitted, last)
+		if err != nil {
+			return nil, last, err
+		}
+		if last = blocked; last == (core.Group{}) || admitted != (core.Group{}) && core.CompareGroups(admitted, last) < 0 {
+			last = admitted
+		}
+		if last == (core.Group{}) {
 			break
 		}
 		groups = append(groups, last)
 	}
-	return groups, last, err
+	return groups, last, nil
 }

@@ -24,7 +24,7 @@ type statements struct {
 	// sql/gates.sql
 	enterClaimed, leaveCapped, readGate, moveGate, enterCapped, setLimits, allLimits string
 	// sql/groups.sql
-	noteGroup, leaveGroup, takeNote, takeArrived, slots, admitted, blocked, admit, block, noted, arrived, nextBlocked, nextAdmitted string
+	noteGroup, leaveGroup, takeNote, takeArrived, slots, delayed, admitted, blocked, admit, block, noted, arrived, nextBlocked, nextAdmitted string
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
@@ -158,7 +158,7 @@ var render = sync.OnceValue(func() *statements {
 		readGate:     t.Get("read_gate", "queue"),
 		moveGate:     t.Get("move_gate", "queue next_at"),
 		enterCapped:  t.Get("enter_capped", "queue job"),
-		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips limits_at"),
+		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips group_ready limits_at"),
 		allLimits:    t.Get("all_limits", ""),
 
 		noteGroup:    t.Get("note_group", "queue group"),
@@ -166,10 +166,11 @@ var render = sync.OnceValue(func() *statements {
 		takeNote:     t.Get("take_note", "queue group"),
 		takeArrived:  t.Get("take_arrived", "queue group limit"),
 		slots:        t.Get("slots", "queue group"),
+		delayed:      t.Get("delayed", "queue group limit most"),
 		admitted:     t.Get("admitted", "queue group limit"),
 		blocked:      t.Get("blocked", "queue group limit"),
-		admit:        t.Get("admit", "id"),
-		block:        t.Get("block", "id"),
+		admit:        t.Get("admit", "position id"),
+		block:        t.Get("block", "noticed id"),
 		noted:        t.Get("noted", "limit"),
 		arrived:      t.Get("arrived", "limit"),
 		nextBlocked:  t.Get("next_blocked", "queue group"),

@@ -199,6 +199,7 @@ export interface QueueStats {
   burst?: number
   groupLimit?: number
   groupOnFailure?: 'skip'
+  groupReady?: number
   /** The limit that keeps its ready jobs waiting. */
   limited?: 'max_claimed' | 'rate'
 }

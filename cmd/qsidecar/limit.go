@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) limitCommand() *cobra.Command {
-	var most, burst, ofGroup int64
+	var most, burst, ofGroup, ready int64
 	var rate, onFailure string
 	var none bool
 	cmd := &cobra.Command{
@@ -26,6 +26,10 @@ second on every host. The other limits of the queue stay as they are; 0 removes 
 --group-limit is how many jobs of each group are claimed at a time, and 1 without it. A
 failed job keeps its slot of the group during its back-off, or gives it up
 (--group-on-failure skip).
+
+--group-ready is how many jobs of each group are ready at a time, besides those that workers
+have. So one group can use all workers, and many groups take turns. Without --group-limit,
+any number of jobs of a group is claimed at a time then.
 
 Without options it lists the limits of the queue, or of all queues. "limit apply FILE"
 sets those of several queues as in a file.
@@ -45,6 +49,7 @@ sets those of several queues as in a file.
 				{"rate", func() { req.Rate = rate }},
 				{"group-limit", func() { req.GroupLimit = protocol.Some(ofGroup) }},
 				{"group-on-failure", func() { req.GroupOnFailure = onFailure }},
+				{"group-ready", func() { req.GroupReady = protocol.Some(ready) }},
 			} {
 				if cmd.Flags().Changed(f.name) {
 					f.set()
@@ -69,6 +74,7 @@ sets those of several queues as in a file.
 	cmd.Flags().Int64Var(&burst, "burst", 0, "how many start at once after a pause; 0: those of a second")
 	cmd.Flags().Int64Var(&ofGroup, "group-limit", 0, "how many jobs of a group are claimed at a time; 0: one")
 	cmd.Flags().StringVar(&onFailure, "group-on-failure", "", "a failed job keeps its slot of the group, or not: hold, skip")
+	cmd.Flags().Int64Var(&ready, "group-ready", 0, "how many jobs of a group are ready at a time; 0: any number")
 	cmd.Flags().BoolVar(&none, "none", false, "first remove all limits of the queue")
 	cmd.AddCommand(a.limitApplyCommand())
 	return a.jsonFlag(cmd)
@@ -93,7 +99,7 @@ func (a *app) listLimits(cmd *cobra.Command, queue string) error {
 		var rows [][]string
 		for i := range limited {
 			s := &limited[i]
-			row := []string{s.Queue, "-", "-", "-", "-", cmp.Or(s.GroupOnFailure, "-")}
+			row := []string{s.Queue, "-", "-", "-", "-", cmp.Or(s.GroupOnFailure, "-"), "-"}
 			if n, ok := s.MaxClaimed.Get(); ok {
 				row[1] = fmt.Sprint(n)
 			}
@@ -103,12 +109,15 @@ func (a *app) listLimits(cmd *cobra.Command, queue string) error {
 			if n, ok := s.GroupLimit.Get(); ok {
 				row[4] = fmt.Sprint(n)
 			}
+			if n, ok := s.GroupReady.Get(); ok {
+				row[6] = fmt.Sprint(n)
+			}
 			rows = append(rows, row)
 		}
 		if len(rows) == 0 {
 			return a.printf("no queue has a limit")
 		}
-		return a.table("QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE", rows)
+		return a.table("QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE GROUP-READY", rows)
 	})
 }
 
@@ -123,6 +132,9 @@ func limitsText(s *protocol.QueueStat) string {
 	}
 	if n, ok := s.GroupLimit.Get(); ok {
 		all = append(all, fmt.Sprintf("max %d of a group", n))
+	}
+	if n, ok := s.GroupReady.Get(); ok {
+		all = append(all, fmt.Sprintf("max %d ready of a group", n))
 	}
 	if s.GroupOnFailure != "" {
 		all = append(all, "failed jobs "+s.GroupOnFailure)

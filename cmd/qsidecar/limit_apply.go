@@ -31,6 +31,7 @@ their limits with --prune. A file with a mistake changes nothing. For example:
   queues:
     api: {max_claimed: 3, rate: 100/s, burst: 20}
     orders: {group_limit: 2, group_on_failure: skip}
+    reports: {group_ready: 2}
     mail: {}                # no limits
 
 FILE can be /dev/stdin. Each queue changes at once. If one can't be changed, the others
@@ -110,6 +111,7 @@ func (l *limitsChange) texts() (all []string) {
 	add("burst", burst(l.before), burst(l.after))
 	add("group_limit", number(l.before.GroupLimit), number(l.after.GroupLimit))
 	add("group_on_failure", string(l.before.GroupOnFailure), string(l.after.GroupOnFailure))
+	add("group_ready", number(l.before.GroupReady), number(l.after.GroupReady))
 	return all
 }
 
@@ -124,6 +126,9 @@ func (l *limitsChange) request() *protocol.Request {
 	}
 	if n := l.after.GroupLimit; n > 0 {
 		req.GroupLimit = protocol.Some(n)
+	}
+	if n := l.after.GroupReady; n > 0 {
+		req.GroupReady = protocol.Some(n)
 	}
 	if l.after.GroupOnFailure == backends.GroupSkips {
 		req.GroupOnFailure = protocol.GroupSkip
@@ -175,7 +180,7 @@ func (a *app) applyLimits(cmd *cobra.Command, want map[string]backends.Limits, p
 
 // limitsOf returns the limits that stats shows.
 func limitsOf(s *protocol.QueueStat) (l backends.Limits) {
-	l.MaxClaimed, l.Burst, l.GroupLimit = s.MaxClaimed.Or(0), s.Burst.Or(0), s.GroupLimit.Or(0)
+	l.MaxClaimed, l.Burst, l.GroupLimit, l.GroupReady = s.MaxClaimed.Or(0), s.Burst.Or(0), s.GroupLimit.Or(0), s.GroupReady.Or(0)
 	if s.GroupOnFailure == protocol.GroupSkip {
 		l.GroupOnFailure = backends.GroupSkips
 	}

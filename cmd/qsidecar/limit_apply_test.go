@@ -10,7 +10,7 @@ import (
 
 // TestLimitsFileHasEachLimit checks that a file of limits neither passes over a limit of a queue nor removes it unseen.
 func TestLimitsFileHasEachLimit(t *testing.T) {
-	full := backends.Limits{MaxClaimed: 3, Rate: backends.Rate{Jobs: 5, Per: 1_000_000_000}, Burst: 7, GroupLimit: 2, GroupOnFailure: backends.GroupSkips}
+	full := backends.Limits{MaxClaimed: 3, Rate: backends.Rate{Jobs: 5, Per: 1_000_000_000}, Burst: 7, GroupLimit: 2, GroupOnFailure: backends.GroupSkips, GroupReady: 4}
 	for i := range reflect.TypeFor[backends.Limits]().NumField() {
 		name := reflect.TypeFor[backends.Limits]().Field(i).Name
 		if reflect.ValueOf(full).Field(i).IsZero() {
@@ -23,7 +23,7 @@ func TestLimitsFileHasEachLimit(t *testing.T) {
 		}
 	}
 	req := (&limitsChange{"q", backends.Limits{}, full}).request()
-	stat := protocol.QueueStat{MaxClaimed: req.MaxClaimed, Rate: req.Rate, Burst: req.Burst, GroupLimit: req.GroupLimit, GroupOnFailure: req.GroupOnFailure}
+	stat := protocol.QueueStat{MaxClaimed: req.MaxClaimed, Rate: req.Rate, Burst: req.Burst, GroupLimit: req.GroupLimit, GroupOnFailure: req.GroupOnFailure, GroupReady: req.GroupReady}
 	if got := limitsOf(&stat); got != full {
 		t.Errorf("the request sets %+v, want %+v", got, full)
 	}

@@ -23,13 +23,13 @@ func TestLimitCommand(t *testing.T) {
 			t.Errorf("limit %q: %+v, want %s", args, out, want)
 		}
 	}
-	const head = "QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE "
+	const head = "QUEUE MAX-CLAIMED RATE BURST GROUP-LIMIT GROUP-ON-FAILURE GROUP-READY "
 	lists(nil, "no queue has a limit")
 	lists([]string{"api", "--max-claimed", "1", "--rate", "30/m"}, "limited api")
 	lists([]string{"mail", "--rate", "5/s", "--burst", "9"}, "limited mail")
-	lists(nil, head+"api 1 30/m 1 - - mail - 5/s 9 - -")
+	lists(nil, head+"api 1 30/m 1 - - - mail - 5/s 9 - - -")
 	lists([]string{"api", "--rate", "0"}, "limited api")
-	lists([]string{"api"}, head+"api 1 - - - -")
+	lists([]string{"api"}, head+"api 1 - - - - -")
 
 	c := sc.Dial()
 	c.Enqueue("api", 2)
@@ -54,6 +54,9 @@ func TestLimitCommand(t *testing.T) {
 	run("api", "--rate", "fast").WantError(t, 2, "100/s")
 	run("api", "--burst", "5").WantError(t, 2, "burst belongs to a rate")
 	lists([]string{"api", "--group-limit", "2"}, "limited api")
+	lists([]string{"api", "--group-ready", "3"}, "limited api")
+	lists([]string{"api"}, head+"api - - - 2 - 3")
+	lists([]string{"api", "--group-ready", "0"}, "limited api")
 	lists([]string{"api", "--group-limit", "0"}, "limited api")
 	run("api", "--max-claimed", "-1").WantError(t, 2, "max_claimed")
 }

@@ -20,6 +20,7 @@ type queueLimits struct {
 	Burst          int      `yaml:"burst"`
 	GroupLimit     int      `yaml:"group_limit"`
 	GroupOnFailure string   `yaml:"group_on_failure"` // hold, skip, or empty: hold
+	GroupReady     int      `yaml:"group_ready"`
 }
 
 // rateText is a rate such as 100/s.
@@ -69,7 +70,10 @@ func parseLimits(name, src string, env func(string) (string, bool)) (map[string]
 		if q.GroupLimit < 0 || q.GroupLimit > protocol.MaxGroupLimit {
 			bad(join(path, "group_limit"), "%d is outside 0 to %d", q.GroupLimit, protocol.MaxGroupLimit)
 		}
-		l := backends.Limits{MaxClaimed: int64(q.MaxClaimed), Rate: backends.Rate(q.Rate), Burst: int64(q.Burst), GroupLimit: int64(q.GroupLimit)}
+		if q.GroupReady < 0 || q.GroupReady > protocol.MaxGroupLimit {
+			bad(join(path, "group_ready"), "%d is outside 0 to %d", q.GroupReady, protocol.MaxGroupLimit)
+		}
+		l := backends.Limits{MaxClaimed: int64(q.MaxClaimed), Rate: backends.Rate(q.Rate), Burst: int64(q.Burst), GroupLimit: int64(q.GroupLimit), GroupReady: int64(q.GroupReady)}
 		switch q.GroupOnFailure {
 		case "", protocol.GroupHold:
 		case protocol.GroupSkip:

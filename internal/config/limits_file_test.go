@@ -13,12 +13,13 @@ import (
 func noVariable(string) (string, bool) { return "", false }
 
 func TestLimitsFile(t *testing.T) {
-	got, err := parseLimits("limits.yaml", "queues:\n  api: {max_claimed: 3, rate: 100/s, burst: 20}\n  slow:\n    rate: 5/h\n  mail: {}\n  bulk:\n  orders: {group_limit: 2, group_on_failure: skip}\n", noVariable)
+	got, err := parseLimits("limits.yaml", "queues:\n  api: {max_claimed: 3, rate: 100/s, burst: 20}\n  slow:\n    rate: 5/h\n  mail: {}\n  bulk:\n  orders: {group_limit: 2, group_on_failure: skip}\n  reports: {group_ready: 3}\n", noVariable)
 	want := map[string]backends.Limits{
 		"api":  {MaxClaimed: 3, Rate: backends.Rate{Jobs: 100, Per: time.Second}, Burst: 20},
 		"slow": {Rate: backends.Rate{Jobs: 5, Per: time.Hour}},
 		"mail": {}, "bulk": {},
-		"orders": {GroupLimit: 2, GroupOnFailure: backends.GroupSkips},
+		"orders":  {GroupLimit: 2, GroupOnFailure: backends.GroupSkips},
+		"reports": {GroupReady: 3},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("(-want +got):\n%s%v", diff, err)
@@ -31,7 +32,7 @@ func TestLimitsFileErrors(t *testing.T) {
 		"":                                   "limits.yaml: the file has no queues: write them as in queues: {mail: {max_claimed: 3}}",
 		"queue:\n  api: {}\n":                `limits.yaml:1:1: unknown key "queue": did you mean queues?`,
 		"queues:\n  api: {max_claim: 3}\n":   `limits.yaml:2:9: unknown key "max_claim": did you mean max_claimed?`,
-		"queues:\n  api:\n    timeout: 3s\n": `limits.yaml:3:5: unknown key "timeout"; known here: max_claimed, rate, burst, group_limit, group_on_failure`,
+		"queues:\n  api:\n    timeout: 3s\n": `limits.yaml:3:5: unknown key "timeout"; known here: max_claimed, rate, burst, group_limit, group_on_failure, group_ready`,
 		"queues:\n  api: {group_on_failure: keep}\n": `limits.yaml:2:9: queues.api.group_on_failure: "keep" isn't known: use hold or skip`,
 		"max_claimed: 3\n":                           `limits.yaml:1:1: unknown key "max_claimed" here: it is a key of queues.NAME`,
 		"queues:\n  api: {rate: 100/d}\n":            `limits.yaml:2:15: queues.api.rate: the rate "100/d" isn't one: use 1 to 1000000 jobs in a second, a minute or an hour`,

@@ -33,6 +33,9 @@ type operation struct {
 	Delay    string // change: milliseconds from now; empty: the time stays
 
 	MaxClaimed, Rate, Burst string // limit: empty: none
+
+	GroupLimit, GroupReady       string // limit: empty: none, or as before if the queue had none
+	HadGroupLimit, HadGroupReady bool   // the queue has one
 }
 
 // readOperation returns the operation of a form or an address.
@@ -40,7 +43,8 @@ func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
 		IDs: v["id"], Queues: v["name"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
 		Priority: v.Get("priority"), Delay: v.Get("delay"),
-		MaxClaimed: v.Get("max_claimed"), Rate: strings.TrimSpace(v.Get("rate")), Burst: v.Get("burst")}
+		MaxClaimed: v.Get("max_claimed"), Rate: strings.TrimSpace(v.Get("rate")), Burst: v.Get("burst"),
+		GroupLimit: v.Get("group_limit"), GroupReady: v.Get("group_ready"), HadGroupLimit: v.Get("had_group_limit") != "", HadGroupReady: v.Get("had_group_ready") != ""}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
@@ -237,13 +241,23 @@ func (o *operation) changeRequest() (*protocol.Request, error) {
 	return req, nil
 }
 
-// limitRequest returns the request to give a queue the limits of the form. Its groups keep theirs.
+// limitRequest returns the request to give a queue the limits of the form. It names those of groups only if there are some, because
+// not each queue can have them.
 func (o *operation) limitRequest() (*protocol.Request, error) {
 	if o.Queue == "" {
 		return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
 	}
 	req := &protocol.Request{Op: o.Op, Queue: o.Queue, MaxClaimed: protocol.Some[int64](0), Burst: protocol.Some[int64](0), Rate: cmp.Or(o.Rate, "0")}
 	if err := cmp.Or(readNumber(o.MaxClaimed, &req.MaxClaimed), readNumber(o.Burst, &req.Burst)); err != nil {
+		return nil, err
+	}
+	if o.HadGroupLimit {
+		req.GroupLimit = protocol.Some[int64](0)
+	}
+	if o.HadGroupReady {
+		req.GroupReady = protocol.Some[int64](0)
+	}
+	if err := cmp.Or(readNumber(o.GroupLimit, &req.GroupLimit), readNumber(o.GroupReady, &req.GroupReady)); err != nil {
 		return nil, err
 	}
 	if o.Rate != "" {

@@ -88,7 +88,15 @@ func TestChanges(t *testing.T) {
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "rate", "fast").text("main"), "100/s, 30/m or 5/h")
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "max_claimed", "three").text("main"), "not a whole number")
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit", "queue", "q", "burst", "3").text("main"), "burst belongs to a rate")
-	s.post(http.StatusOK, "/do", "op", "limit", "queue", "q")
+	s.post(http.StatusOK, "/do", "op", "limit", "queue", "q", "group_limit", "2", "group_ready", "3")
+	if q := s.stat("q"); q.GroupLimit.Or(0) != 2 || q.GroupReady.Or(0) != 3 {
+		t.Errorf("the limits of groups are %v and %v", q.GroupLimit, q.GroupReady)
+	}
+	s.post(http.StatusOK, "/do", "op", "limit", "queue", "q", "had_group_limit", "yes", "group_ready", "3")
+	if q := s.stat("q"); q.GroupLimit.Set || q.GroupReady.Or(0) != 3 {
+		t.Errorf("the limits of groups are %v and %v", q.GroupLimit, q.GroupReady)
+	}
+	s.post(http.StatusOK, "/do", "op", "limit", "queue", "q", "had_group_ready", "yes")
 	if q := s.stat("q"); q.MaxClaimed.Set || q.Rate != "" {
 		t.Errorf("the queue still has the limits %v and %q", q.MaxClaimed, q.Rate)
 	}

@@ -123,12 +123,22 @@ func (p *ClaimParts) Next(queues []backends.Policy) backends.Claim {
 // Add adds the result of a part.
 func (p *ClaimParts) Add(got backends.ClaimResult) {
 	p.Res.Failed.AddAll(got.Failed)
+	p.Res.Groups = append(p.Res.Groups, got.Groups...)
 	p.Res.Jobs, p.Res.More = append(p.Res.Jobs, got.Jobs...), got.More
+	p.addGates(got)
 	for i := range got.Jobs {
 		p.Left -= int64(len(got.Jobs[i].Payload))
 	}
 	if p.Left <= 0 && p.Claim.MaxBytes > 0 {
 		p.Res.More = true
+	}
+}
+
+// addGates adds what a part found out about queues with limits.
+func (p *ClaimParts) addGates(got backends.ClaimResult) {
+	for _, g := range got.Gates {
+		p.Res.Gates = append(slices.DeleteFunc(p.Res.Gates, func(old backends.GateResult) bool { return old.Queue == g.Queue }), g)
+		p.Res.More = p.Res.More || g.Missed
 	}
 }
 
@@ -165,6 +175,7 @@ func (r *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 		got, tried, err := r.Few(ctx, c, n, except, false)
 		switch {
 		case err == nil && len(got.Jobs)+len(got.Failed) == 0: // none waits, or others have locked them
+			all.addGates(got)
 			return nil
 		case err == nil:
 			all.Add(got)

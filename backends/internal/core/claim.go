@@ -27,6 +27,7 @@ type claim struct {
 	complete bool // a lean statement isn't enough
 	careful  *Careful
 	large    []TooLarge
+	groups   []Group             // of the claimed jobs
 	learned  map[string]*learned // by queue, for the queues with a cursor
 }
 
@@ -72,6 +73,8 @@ type Claimed struct {
 	Queue    int   // an index of Run.Queues
 	Position int64
 	Losses   int // see backends.AttemptState
+
+	Group string // in which the job has a slot; empty: none
 }
 
 // TooLarge is a ready job that a claim locked and can't deliver.
@@ -179,6 +182,11 @@ func (r *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err erro
 		return nil, errMissedGates(r.missed)
 	}
 	for _, c := range r.claims {
+		for _, g := range c.groups {
+			if r.state.Fair[r.queues[g.Queue]] {
+				c.res.Groups = append(c.res.Groups, g)
+			}
+		}
 		all = append(all, c.res)
 	}
 	return all, nil
@@ -341,7 +349,9 @@ func (r *Run) Give(got []Claimed, wanted int64) error {
 	for i := range got {
 		g := &got[i]
 		g.Token, g.Alone = r.Slots[i].Token, r.Slots[i].Alone(g.Attempt, g.MaxAttempts, g.Losses)
-		c.res.Jobs = append(c.res.Jobs, g.Job)
+		if c.res.Jobs = append(c.res.Jobs, g.Job); g.Group != "" {
+			c.groups = append(c.groups, Group{Queue: g.Job.Queue, Name: g.Group})
+		}
 		c.left -= int64(len(g.Payload))
 		if l := c.learned[g.Job.Queue]; l != nil {
 			l.Taken = append(l.Taken, cursor.Spot{Urgency: -int32(g.Priority), Position: g.Position})

@@ -44,15 +44,21 @@ func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks 
 			one.Err = err
 		}
 		res.Claims[n] = one
+		res.Groups = append(res.Groups, one.Groups...)
 	}
 	return res, nil
+}
+
+func isLockedError(err error) bool {
+	_, locked := errors.AsType[*backends.LockedError](err)
+	return locked
 }
 
 func only(one backends.ClaimResult, err error) (backends.Results, error) {
 	if err != nil {
 		return backends.Results{}, err
 	}
-	return backends.Results{Writes: []backends.WriteResult{}, Claims: []backends.ClaimResult{one}}, nil
+	return backends.Results{Writes: []backends.WriteResult{}, Claims: []backends.ClaimResult{one}, Groups: one.Groups}, nil
 }
 
 // openQueues leaves the queues out of claims that are obstacles. closed has the errors of claims of no others. apart are the claims
@@ -122,9 +128,17 @@ func (s *Store) settled(b backends.CommitContent, res backends.Results) {
 // transaction.
 func (s *Store) claimApart(ctx context.Context, sidecar backends.Identity, c backends.Claim, refused bool) (backends.ClaimResult, error) {
 	all := ClaimParts{Claim: c, Left: c.MaxBytes}
-	var failed, slotFailed error
+	var failed, slotFailed, held error
 	worked := false
-	for _, p := range c.Queues {
+	queues := c.Queues
+	gatesLast := isMixed(c) && s.heldGates.next() // see commitMixed
+	if gatesLast {
+		queues = append(slices.DeleteFunc(slices.Clone(c.Queues), func(p backends.Policy) bool { return p.Gated }), slices.DeleteFunc(slices.Clone(c.Queues), func(p backends.Policy) bool { return !p.Gated })...)
+	}
+	for _, p := range queues {
+		if gatesLast && p.Gated && len(all.Res.Jobs) > 0 {
+			all.Res.More = true
+		}
 		if all.Full() {
 			break
 		}
@@ -140,12 +154,18 @@ func (s *Store) claimApart(ctx context.Context, sidecar backends.Identity, c bac
 		case backends.IsRefused(err):
 			s.obstacles.Note(backends.Obstacle{Queue: p.Queue, Doing: backends.DoingClaim, Err: err})
 			failed = refusedQueue(p.Queue, err)
+		case p.Gated && isLockedError(err) && isMixed(c):
+			s.heldGates.n.Store(heldGateCommits)
+			held = err
 		case all.Unless(err) != nil:
 			return backends.ClaimResult{}, err
 		}
 	}
 	switch {
 	case len(all.Res.Jobs) > 0:
+		all.Res.More = all.Res.More || held != nil
+	case held != nil:
+		return backends.ClaimResult{}, held
 	case slotFailed != nil:
 		all.Res.Err = slotFailed
 	case !worked:

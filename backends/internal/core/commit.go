@@ -143,6 +143,7 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 			return err
 		}
 		c.reportMissed()
+		c.noteClaimed(tx)
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -339,8 +340,9 @@ func (c *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, 
 // change queues the statement that writes the changes of the rows.
 func (c *Commit) change(tx Tx) {
 	c.changed, c.backs = queueChanges(tx, slices.Collect(maps.Values(c.rows)), c.backs, func(*Row) { c.changed-- })
-	c.groups = distinctGroups(append(c.groups, leaveGroups(tx, maps.Values(c.rows))...))
-	noteGroups(tx, c.groups)
+	left := distinctGroups(leaveGroups(tx, maps.Values(c.rows)))
+	noteGroups(tx, left)
+	c.groups = distinctGroups(append(c.groups, left...))
 }
 
 // queueChanges queues the changes of rows. It returns their number, and backs with the jobs appended that

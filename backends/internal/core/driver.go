@@ -213,6 +213,7 @@ type Claims interface {
 // ClaimState is what a transaction that claims has found out at the end of a Flush.
 type ClaimState struct {
 	Returns  []int64      // one for each of TxOptions.Queues: how often jobs returned to their old positions (n); if it has limits, -1-n
+	Fair     []bool       // in the same way: whether it has backends.Limits.GroupReady; nil: the engine has no groups
 	Wrote    bool         // the transaction wrote something, perhaps only locks
 	LeftSome bool         // a lean claim left jobs that did not fit
 	Began    cursor.Event // see cursor.Learned

@@ -88,15 +88,16 @@ func isMixed(c backends.Claim) bool {
 // host costs one short wait in so many claims.
 const heldGateCommits = 20
 
-// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds, or that the
-// database refuses, delays no other queue for long: the claims take from the others, and pass the gate if those have no job.
+// commitMixed commits a batch. If it only claims, from queues with and without limits, then a gate that another host holds delays no
+// other queue for long: the claims take from the others, and pass the gate if those have no job. If the database refuses the claim,
+// the caller finds out which queue is the reason.
 func (s *Store) commitMixed(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (res backends.Results, err error) {
 	if len(b.Writes) > 0 || hooks.Before != nil || hooks.After != nil || !slices.ContainsFunc(b.Claims, isMixed) {
 		return s.commitWith(ctx, b, hooks, nil)
 	}
 	b.WaitForLocks = false
 	if !s.heldGates.next() {
-		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) {
+		if res, err = s.commitWith(ctx, b, hooks, nil); err == nil || IsOutage(ctx, err) || errors.Is(err, backends.ErrEvicted) || backends.IsRefused(err) {
 			return res, err
 		}
 		s.heldGates.n.Store(heldGateCommits)
@@ -252,6 +253,7 @@ func (g *gatedClaims) Finish(ctx context.Context) ([]backends.ClaimResult, error
 		}
 		r.Jobs, r.More, r.Gates = append(r.Jobs, one.Jobs...), one.More, append(r.Gates, one.Gates...)
 		r.Failed.AddAll(one.Failed)
+		r.Groups = append(r.Groups, one.Groups...)
 		if p.gate != nil {
 			g.pass(p, r, one.Jobs)
 		}
@@ -298,7 +300,7 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	}
 	groups, ok := tx.(Grouper)
 	if !ok && c.Limits.OfGroups() {
-		return false, &backends.UnsupportedError{Queue: c.Queue, What: "group_limit", NoGroups: true}
+		return false, &backends.UnsupportedError{Queue: c.Queue, What: groupLimitOf(c.Limits), NoGroups: true}
 	}
 	old, err := keeper.QueueLimits(ctx, c.Queue)
 	if err != nil {
@@ -308,7 +310,7 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 	if err != nil {
 		return false, err
 	}
-	if ok && l.GroupLimit != old.GroupLimit {
+	if ok && (l.GroupLimit != old.GroupLimit || l.GroupReady != old.GroupReady) {
 		groups.NoteAllGroups(c.Queue)
 	}
 	return keeper.SetLimits(ctx, c.Queue, l)
@@ -318,4 +320,15 @@ func setLimits(ctx context.Context, tx Tx, c *backends.Command) (ready bool, err
 func missedGates(err error) []string {
 	missed, _ := errors.AsType[errMissedGates](err)
 	return missed
+}
+
+// groupLimitOf returns the name of the limit of groups that a change names.
+func groupLimitOf(l backends.LimitsChange) string {
+	switch {
+	case l.GroupLimit != nil:
+		return "group_limit"
+	case l.GroupReady != nil:
+		return "group_ready"
+	}
+	return "group_on_failure"
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -8,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Groups of jobs: at most Limits.GroupLimit jobs of a group can be claimed at a time.
+// Groups of jobs: at most Limits.GroupLimit jobs of a group can be claimed at a time. If a queue has Limits.GroupReady instead, any number
+// can be claimed, and at most so many are ready: then the jobs of a group with a large backlog take turns with those of other groups.
 //
 // A producer sets the group of a job. A row that is ready and has a group is blocked: it isn't in the index from which claims
 // take jobs. An admission moves its group to another column, and then it is an ordinary ready job. So the rows with an admitted
@@ -23,15 +26,19 @@ import (
 // others of the queue (a stripe). The next statements count the slots that are taken: one statement would count with the
 // snapshot from before the wait. Rows are counted, never a counter. All else only frees slots, and needs no lock.
 //
-// Each transaction that frees a slot or stores a blocked job also stores a note in qsidecar_admissions. Plain INSERTs, promotions
+// Each transaction that frees a slot, stores a blocked job, or claims a job of a queue with Limits.GroupReady also stores a note in qsidecar_admissions. Plain INSERTs, promotions
 // and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the
 // commits that stored the notes, and beside the next ones, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
-// marks within a second. It also walks over all groups with blocked jobs, a few at a time, and so finds what a plain DELETE freed.
+// marks within a second. It also walks over all groups with blocked jobs or slots, a few at a time, and so finds what a plain DELETE
+// freed, and jobs that became ready after their back-off although the limit is lower now.
+//
+// A transaction that hangs can keep a stripe locked. Then only maintenance tries the groups of the stripe, after the others.
 
 // Group names a group of jobs.
 type Group = backends.Group
 
-func compareGroups(a, b Group) int {
+// CompareGroups is the order of groups.
+func CompareGroups(a, b Group) int {
 	if a.Queue != b.Queue {
 		return strings.Compare(a.Queue, b.Queue)
 	}
@@ -41,30 +48,36 @@ func compareGroups(a, b Group) int {
 // Stripes is how many rows a queue has for the locks of its groups.
 const Stripes = 64
 
-// stripeOf returns the number of the group's stripe, the same in each program.
-func stripeOf(g Group) int32 {
+// stripe is a lock of admissions.
+type stripe struct {
+	queue  string
+	number int32
+}
+
+// stripeOf returns the stripe of a group, the same in each program.
+func stripeOf(g Group) stripe {
 	h := fnv.New32a()
 	h.Write([]byte(g.Name))
-	return int32(h.Sum32() % Stripes)
+	return stripe{g.Queue, int32(h.Sum32() % Stripes)}
+}
+
+func compareStripes(a, b stripe) int {
+	return cmp.Or(strings.Compare(a.queue, b.queue), cmp.Compare(a.number, b.number))
+}
+
+// stripesOf returns the stripes of groups, in the order in which every transaction locks them, each once.
+func stripesOf(groups []Group) []stripe {
+	all := make([]stripe, 0, len(groups))
+	for _, g := range groups {
+		all = append(all, stripeOf(g))
+	}
+	slices.SortFunc(all, compareStripes)
+	return slices.Compact(all)
 }
 
 // StripesOf returns the stripes of groups, in the order in which every transaction locks them, each once.
 func StripesOf(groups []Group) (queues []string, stripes []int32) {
-	type stripe struct {
-		queue  string
-		number int32
-	}
-	all := make([]stripe, 0, len(groups))
-	for _, g := range groups {
-		all = append(all, stripe{g.Queue, stripeOf(g)})
-	}
-	slices.SortFunc(all, func(a, b stripe) int {
-		if a.queue != b.queue {
-			return strings.Compare(a.queue, b.queue)
-		}
-		return int(a.number - b.number)
-	})
-	for _, s := range slices.Compact(all) {
+	for _, s := range stripesOf(groups) {
 		queues, stripes = append(queues, s.queue), append(stripes, s.number)
 	}
 	return queues, stripes
@@ -85,19 +98,21 @@ type Grouper interface {
 	// Admit locks and writes the stripes of the groups. Then it deletes notes of the groups, marks at most limit jobs that no sidecar
 	// had noticed, blocks admitted jobs again, and admits others, at most limit of each group:
 	//
-	//   - Jobs that are claimed or scheduled keep their slots.
+	//   - Claimed jobs keep their slots. So do scheduled ones, as far as the limit allows.
 	//   - The other slots belong to the ready and blocked jobs in this order: priority, those that are admitted, position.
-	//   - An admitted job keeps its position. The queue's count of returns grows, as for Change.SamePosition.
+	//   - With Limits.GroupReady, at most so many of these are ready. An admitted job gets a new position, the first ones of all groups before
+	//     the second ones, and so on. returns is 0.
+	//   - Otherwise an admitted job keeps its position. The queue's count of returns grows, as for Change.SamePosition.
 	//   - A locked job keeps what it has. No later job of its group gets a slot instead of it.
 	//
-	// It calls admitted for each admitted job. again are the groups that have more to admit.
-	Admit(ctx context.Context, groups []Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (again []Group, err error)
+	// It calls admitted for each admitted job. changed is how many jobs it admitted or blocked; again are the groups that have more to change.
+	Admit(ctx context.Context, groups []Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []Group, err error)
 }
 
 // GroupFinder is a Reader of an engine whose jobs can have groups.
 type GroupFinder interface {
 	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
-	// walk groups with blocked jobs that come after one. last is the last of these, or zero if the walk has ended.
+	// walk groups with blocked jobs or jobs that have slots, which come after one. last is the last of these, or zero if the walk has ended.
 	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, last Group, err error)
 }
 
@@ -112,7 +127,7 @@ const (
 	admitJobs   = 1000 // jobs that one admission changes in each group
 	foundNotes  = 500  // notes that maintenance reads at a time
 	walkGroups  = 20   // groups that it walks over at a time
-	admitWaits  = 8    // waits for locks of other admissions after which it stops: a hung host can hold many of them
+	admitWaits  = 8    // waits for locks of other transactions after which it stops: a hung host can hold many of them
 )
 
 // groupWalk is how far the walk over the groups has come.
@@ -123,7 +138,7 @@ type groupWalk struct {
 
 // distinctGroups sorts groups, each once.
 func distinctGroups(groups []Group) []Group {
-	slices.SortFunc(groups, compareGroups)
+	slices.SortFunc(groups, CompareGroups)
 	return slices.Compact(groups)
 }
 
@@ -170,6 +185,19 @@ func leaveGroups(tx Tx, rows iter.Seq[*Row]) (groups []Group) {
 	return groups
 }
 
+// noteClaimed notes the groups in which a claim made a place for another ready job.
+func (c *Commit) noteClaimed(tx Tx) {
+	var groups []Group
+	for i := range c.res.Claims {
+		groups = append(groups, c.res.Claims[i].Groups...)
+	}
+	if len(groups) > 0 {
+		groups = distinctGroups(groups)
+		noteGroups(tx, groups)
+		c.groups = distinctGroups(append(c.groups, groups...))
+	}
+}
+
 // noteGroups queues the statement that notes groups.
 func noteGroups(tx Tx, groups []Group) {
 	if len(groups) > 0 {
@@ -179,15 +207,56 @@ func noteGroups(tx Tx, groups []Group) {
 
 // Admit implements backends.Admitter. Commits noted the groups.
 func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
-	for some := range slices.Chunk(distinctGroups(groups), admitGroups) {
-		made, err := s.admit(ctx, some)
-		if err != nil {
-			s.log.Debug("jobs of groups are admitted later", "event", "admission_delayed", "address", s.address, "error", err)
+	free, _ := s.heldStripes.split(distinctGroups(groups), s.LocalTime())
+	queues, err := s.admitAll(ctx, free, nil)
+	if err != nil {
+		s.log.Debug("jobs of groups are admitted later", "event", "admission_delayed", "address", s.address, "error", err)
+	}
+	return queues
+}
+
+// admitAll carries out admissions, first those of groups whose stripes are free as far as it is known. If another transaction keeps a
+// stripe locked, or the database refuses a row, the other groups are tried apart.
+func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []string, _ error) {
+	var errs []error
+	waits := 0
+	var try func(some []Group) (stop bool)
+	try = func(some []Group) bool {
+		made, again, err := s.admit(ctx, some)
+		queues = append(queues, made...)
+		locked := isLockedError(err)
+		switch {
+		case err == nil:
+			s.heldStripes.free(some)
+			return len(again) > 0 && try(again)
+		case locked && len(stripesOf(some)) == 1:
+			s.heldStripes.hold(some, s.LocalTime())
+			waits++
+			return waits >= admitWaits // the notes of the others stay
+		case IsOutage(ctx, err) || !locked && len(some) == 1:
+			errs = append(errs, err)
+			return IsOutage(ctx, err)
+		}
+		if locked {
+			waits++
+		}
+		first, second := halves(some)
+		return waits >= admitWaits || try(first) || try(second)
+	}
+	for some := range slices.Chunk(groups, admitGroups) {
+		if try(some) {
+			return distinctNames(queues), errors.Join(errs...)
+		}
+	}
+	for len(held) > 0 {
+		is := func(g Group) bool { return stripeOf(g) == stripeOf(held[0]) }
+		some, others := slices.DeleteFunc(slices.Clone(held), func(g Group) bool { return !is(g) }), slices.DeleteFunc(slices.Clone(held), is)
+		if try(some) {
 			break
 		}
-		queues = append(queues, made...)
+		held = others
 	}
-	return distinctNames(queues)
+	return distinctNames(queues), errors.Join(errs...)
 }
 
 func distinctNames(names []string) []string {
@@ -195,34 +264,109 @@ func distinctNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// admit carries out one admission. The commit need not be on disk: if a crash undoes it, the notes are there again.
-func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, err error) {
+// halves splits groups of several stripes by their stripes, and those of one stripe by their names.
+func halves(groups []Group) (first, second []Group) {
+	stripes := stripesOf(groups)
+	if len(stripes) == 1 {
+		return groups[:len(groups)/2], groups[len(groups)/2:]
+	}
+	middle := stripes[len(stripes)/2]
+	for _, g := range groups {
+		if compareStripes(stripeOf(g), middle) < 0 {
+			first = append(first, g)
+		} else {
+			second = append(second, g)
+		}
+	}
+	return first, second
+}
+
+// heldStripes are the stripes that other transactions keep locked for long.
+type heldStripes struct {
+	mu    sync.Mutex
+	until map[stripe]time.Time
+}
+
+// heldStripe is for how long only maintenance tries a stripe. Maintenance tries it each second while there is something to admit.
+const heldStripe = 5 * time.Second
+
+// hold notes that the stripe of the groups is locked.
+func (h *heldStripes) hold(groups []Group, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until == nil {
+		h.until = map[stripe]time.Time{}
+	}
+	for s, until := range h.until {
+		if now.After(until) {
+			delete(h.until, s)
+		}
+	}
+	for _, s := range stripesOf(groups) {
+		h.until[s] = now.Add(heldStripe)
+	}
+}
+
+// free notes that the stripes of the groups are not locked.
+func (h *heldStripes) free(groups []Group) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.until) > 0 {
+		for _, s := range stripesOf(groups) {
+			delete(h.until, s)
+		}
+	}
+}
+
+// split returns the groups whose stripes are free, as far as it is known, and the others.
+func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.until) == 0 {
+		return groups, nil
+	}
+	for _, g := range groups {
+		if until, is := h.until[stripeOf(g)]; is && !now.After(until) {
+			held = append(held, g)
+		} else {
+			free = append(free, g)
+		}
+	}
+	return free, held
+}
+
+// admit carries out one admission. again are the groups with more to change, if it changed some jobs. The commit need not be on disk:
+// if a crash undoes it, the notes are there again.
+func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, again []Group, err error) {
 	var backs []giveBack
 	err = s.Write(ctx, TxOptions{Unsynced: true, Gated: true}, func(ctx context.Context, tx Tx) error {
-		backs = nil
+		queues, backs, again = nil, nil, nil
 		keeper, ok := tx.(Grouper)
 		if !ok {
 			return nil
 		}
-		again, err := keeper.Admit(ctx, groups, admitJobs, func(queue string, urgency int32, position, returns int64) {
-			backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+		changed, more, err := keeper.Admit(ctx, groups, admitJobs, func(queue string, urgency int32, position, returns int64) {
+			if queues = append(queues, queue); returns != 0 {
+				backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+			}
 		})
-		if err == nil && len(again) > 0 {
-			keeper.NoteGroups(distinctGroups(again))
+		if err == nil && len(more) > 0 {
+			more = distinctGroups(more)
+			keeper.NoteGroups(more)
+			if changed > 0 { // otherwise other transactions have locked the jobs
+				again = more
+			}
 		}
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.gaveBack(backs)
-	for _, b := range backs {
-		queues = append(queues, b.queue)
-	}
 	if queues = distinctNames(queues); len(queues) > 0 {
 		s.driver.MadeReady(queues)
 	}
-	return queues, nil
+	return queues, again, nil
 }
 
 // admitDue does the admissions that maintenance finds.
@@ -245,41 +389,13 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	s.walk.at = last
 	s.walk.mu.Unlock()
 	groups = distinctGroups(groups)
-	var errs []error
-	waits := 0
-	var try func(some []Group) (stop bool)
-	try = func(some []Group) bool {
-		queues, err := s.admit(ctx, some)
-		if isLockedError(err) {
-			if waits++; waits == admitWaits { // the notes of the others stay
-				return true
-			}
-		}
-		switch {
-		case err == nil:
-			for _, q := range queues {
-				if !slices.Contains(r.MadeReady, q) {
-					r.MadeReady = append(r.MadeReady, q)
-				}
-			}
-			r.More = r.More || len(groups) >= foundNotes && len(queues) > 0
-			return false
-		case IsOutage(ctx, err) || len(some) == 1:
-			errs = append(errs, err)
-			return IsOutage(ctx, err)
-		}
-		// The database refuses a row of one of the groups, or another admission has locked one of them.
-		return try(some[:len(some)/2]) || try(some[len(some)/2:])
-	}
-	for some := range slices.Chunk(groups, admitGroups) {
-		if try(some) {
-			break
+	free, held := s.heldStripes.split(groups, s.LocalTime())
+	queues, err := s.admitAll(ctx, free, held)
+	r.More = r.More || len(groups) >= foundNotes && len(queues) > 0
+	for _, q := range queues {
+		if !slices.Contains(r.MadeReady, q) {
+			r.MadeReady = append(r.MadeReady, q)
 		}
 	}
-	return errors.Join(slices.DeleteFunc(errs, isLockedError)...)
-}
-
-func isLockedError(err error) bool {
-	_, locked := errors.AsType[*backends.LockedError](err)
-	return locked
+	return err
 }

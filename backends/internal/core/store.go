@@ -34,6 +34,8 @@ type Store struct {
 	retries   queueRetries
 	walk      groupWalk
 
+	heldStripes heldStripes
+
 	schedulesOnce sync.Once
 	scheduleTable *schedules.Table
 

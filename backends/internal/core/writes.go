@@ -92,7 +92,9 @@ func (c *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	if len(all) > 0 {
 		c.pending = tx.Insert(all) || c.pending
 		c.jobs = append(c.jobs, all...)
-		c.groups = append(c.groups, groupsOf(all)...)
+		groups := distinctGroups(groupsOf(all))
+		noteGroups(tx, groups) // before the acks: an engine can check with the COMMIT whether the last statement ended all of them
+		c.groups = append(c.groups, groups...)
 	}
 }
 

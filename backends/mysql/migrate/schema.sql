@@ -145,8 +145,9 @@ CREATE TABLE IF NOT EXISTS qsidecar_queues (
   rate        BIGINT, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     BIGINT,
   burst       BIGINT, -- how many jobs can start at once; NULL: what the rate allows in a second
-  group_limit BIGINT, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_limit BIGINT, -- how many jobs of a group can be claimed at a time; NULL: 1, or any number with group_ready
   group_skips TINYINT, -- whether a failed job gives up its slot of the group; NULL: it doesn't
+  group_ready BIGINT, -- how many jobs of a group can be ready at a time; NULL: any number
   limits_at   DATETIME(6) -- when the limits were changed
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 

@@ -42,7 +42,7 @@ INSERT INTO qsidecar_queues (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE requ
 
 -- name: claim_status
 -- The time, the next position, whether the sidecar is alive, and the state of the queues.
-SELECT {now}, {position}, h.sidecar, q.queue, q.requeues, q.paused, q.max_claimed IS NOT NULL OR q.rate IS NOT NULL FROM (SELECT 1) AS one
+SELECT {now}, {position}, h.sidecar, q.queue, q.requeues, q.paused, q.max_claimed IS NOT NULL OR q.rate IS NOT NULL, q.group_ready IS NOT NULL FROM (SELECT 1) AS one
 LEFT JOIN qsidecar_sidecars AS h ON h.sidecar = :sidecar AND NOT h.dead AND NOT h.has_left
 LEFT JOIN qsidecar_queues AS q ON q.queue IN (:queues)
 

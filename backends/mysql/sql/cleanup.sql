@@ -42,7 +42,7 @@ FROM qsidecar_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :limit
 
 -- name: unregister
 DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused AND max_claimed IS NULL AND rate IS NULL
-  AND group_limit IS NULL AND group_skips IS NULL
+  AND group_limit IS NULL AND group_skips IS NULL AND group_ready IS NULL
 
 -- name: unreadable_headers
 -- Headers that prevent changes of a row on MariaDB: see headers.go.

@@ -4,7 +4,7 @@
 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) * 1000
 
 -- fragment: limits
-q.max_claimed, q.rate, q.rate_ms, q.burst, q.group_limit, q.group_skips
+q.max_claimed, q.rate, q.rate_ms, q.burst, q.group_limit, q.group_skips, q.group_ready
 
 -- name: lock_gate
 -- It always writes: clusters with several writing servers compare only writes.
@@ -39,8 +39,8 @@ SELECT {limits} FROM qsidecar_queues AS q WHERE q.queue = :queue FOR UPDATE
 
 -- name: set_limits
 UPDATE qsidecar_queues SET max_claimed = :max_claimed, rate = :rate, rate_ms = :rate_ms, burst = :burst,
-  group_limit = :group_limit, group_skips = :group_skips, limits_at = {now} WHERE queue = :queue
+  group_limit = :group_limit, group_skips = :group_skips, group_ready = :group_ready, limits_at = {now} WHERE queue = :queue
 
 -- name: all_limits
 SELECT {limits}, q.queue FROM qsidecar_queues AS q
-WHERE q.max_claimed IS NOT NULL OR q.rate IS NOT NULL OR q.group_limit IS NOT NULL OR q.group_skips IS NOT NULL ORDER BY q.queue
+WHERE q.max_claimed IS NOT NULL OR q.rate IS NOT NULL OR q.group_limit IS NOT NULL OR q.group_skips IS NOT NULL OR q.group_ready IS NOT NULL ORDER BY q.queue

@@ -18,7 +18,7 @@ UPDATE {by_id} SET group_name = admitted_group, admitted_group = NULL WHERE id I
 -- name: skipped
 -- Jobs that give up their slots during their back-off. It is not a part of the UPDATE, which would lock the queues.
 SELECT j.id FROM qsidecar_jobs AS j WHERE j.id IN (:ids) AND j.state = 'scheduled' AND j.admitted_group IS NOT NULL
-  AND (SELECT q.group_skips FROM qsidecar_queues q WHERE q.queue = j.queue)
+  AND (SELECT q.group_skips IS NOT NULL OR q.group_limit IS NULL AND q.group_ready IS NOT NULL FROM qsidecar_queues q WHERE q.queue = j.queue)
 
 -- name: wait_again
 -- Takes the slots from other jobs.
@@ -35,7 +35,7 @@ queue = :queue AND group_name = :group
 SELECT note FROM qsidecar_admissions FORCE INDEX (qsidecar_admissions_group) WHERE :groups LIMIT :limit
 
 -- name: group_limits
-SELECT queue, group_limit FROM qsidecar_queues WHERE queue IN (:queues)
+SELECT queue, group_limit, group_ready FROM qsidecar_queues WHERE queue IN (:queues)
 
 -- name: admitted_of
 -- The jobs of groups that can have slots.
@@ -66,6 +66,12 @@ UPDATE {by_id} SET group_noticed = 1, fence = GREATEST(fence, 1) WHERE id IN (:i
 -- name: admit
 UPDATE {by_id} SET admitted_group = group_name, group_name = NULL, group_noticed = NULL, fence = GREATEST(fence, 1) WHERE id IN (:ids)
 
+-- name: admit_last
+-- Also gives the rows new positions, in the order of their ranks.
+UPDATE {by_id} SET admitted_group = group_name, group_name = NULL, group_noticed = NULL, fence = GREATEST(fence, 1),
+  position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :ranks
+WHERE id IN (:ids)
+
 -- name: find_notes
 SELECT queue, group_name FROM qsidecar_admissions ORDER BY note LIMIT :limit
 
@@ -73,3 +79,10 @@ SELECT queue, group_name FROM qsidecar_admissions ORDER BY note LIMIT :limit
 -- The values of `segment` of the first blocked jobs in a range, and how many of these jobs have each.
 SELECT x.segment, COUNT(*) FROM (SELECT segment FROM {jobs} WHERE segment > :after AND segment < :before ORDER BY segment LIMIT :limit) AS x
 GROUP BY x.segment ORDER BY x.segment
+
+-- name: find_admitted
+-- The groups of the first rows of qsidecar_admitted that come after a group, and how many of these rows each has.
+SELECT x.queue, x.group_name, COUNT(*) FROM (
+  SELECT queue, group_name FROM qsidecar_admitted FORCE INDEX (PRIMARY) WHERE queue > :queue OR queue = :queue AND group_name > :group
+  ORDER BY queue, group_name LIMIT :limit) AS x
+GROUP BY x.queue, x.group_name ORDER BY x.queue, x.group_name

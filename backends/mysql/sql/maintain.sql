@@ -12,7 +12,7 @@ SELECT 'arrived', '', 1 FROM (SELECT 1 FROM {jobs} WHERE segment = 'n' LIMIT 1) 
 -- name: due_groups
 -- Whether there are blocked jobs, or limits of groups, which an operator can have lowered.
 SELECT 'groups', '', 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM {jobs} WHERE segment > 'a' AND segment < 'c')
-  OR EXISTS (SELECT 1 FROM qsidecar_queues WHERE group_limit IS NOT NULL OR limits_at > {now} - INTERVAL 1 HOUR)
+  OR EXISTS (SELECT 1 FROM qsidecar_queues WHERE group_limit IS NOT NULL OR group_ready IS NOT NULL OR limits_at > {now} - INTERVAL 1 HOUR)
 
 -- name: due_sidecars
 SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars

@@ -171,8 +171,9 @@ CREATE TABLE {s}.qsidecar_queues (
   rate        bigint, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     bigint,
   burst       bigint, -- how many jobs can start at once; NULL: what the rate allows in a second
-  group_limit bigint, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_limit bigint, -- how many jobs of a group can be claimed at a time; NULL: 1, or any number with group_ready
   group_skips boolean, -- whether a failed job gives up its slot of the group; NULL: it doesn't
+  group_ready bigint, -- how many jobs of a group can be ready at a time; NULL: any number
   limits_at   timestamptz -- when the limits were changed
 ) WITH (fillfactor = 20);
 

@@ -118,16 +118,16 @@ WITH picked AS MATERIALIZED (
     ) AS z)
   WHERE j.id = ANY((SELECT ids FROM c)::bigint[])
   RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.prefetched::int AS attempts, j.claim_max, j.fence,
-    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.losses, j.payload
+    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.losses, j.admitted_group, j.payload
 )
 SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, id, priority, attempts, claim_max, fence, enqueued_at,
-  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), losses, payload
+  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), losses, coalesce(admitted_group, ''), payload
 FROM taken
 UNION ALL
-SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, NULL
+SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', NULL
 FROM numbered WHERE NOT (size <= :max_payload::bigint AND (total <= :max_bytes::bigint OR slot = 1 AND :at_least_one::boolean))
 UNION ALL
-SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, NULL
+SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', NULL
 FROM c WHERE ids IS NOT NULL
 
 -- fragment: claimed
@@ -187,7 +187,7 @@ UPDATE {s}.qsidecar_jobs j SET {claimed} = ROW({claim_values})
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING {slot}, cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
   j.attempts + j.prefetched::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
-  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.losses, j.payload
+  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.losses, coalesce(j.admitted_group, ''), j.payload
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.

@@ -35,7 +35,7 @@ UPDATE {s}.qsidecar_gates SET next_at = greatest(:next::bigint, {now_ns}) + :adv
 INSERT INTO {s}.qsidecar_capped (queue, job) SELECT :queue, unnest(:ids::bigint[]) ON CONFLICT (queue, job) DO NOTHING
 
 -- fragment: limits
-coalesce(max_claimed, 0), coalesce(rate, 0), coalesce(rate_ms, 0), coalesce(burst, 0), coalesce(group_limit, 0), coalesce(group_skips, false)
+coalesce(max_claimed, 0), coalesce(rate, 0), coalesce(rate_ms, 0), coalesce(burst, 0), coalesce(group_limit, 0), coalesce(group_skips, false), coalesce(group_ready, 0)
 
 -- name: lock_limits
 INSERT INTO {s}.qsidecar_queues AS q (queue) VALUES (:queue) ON CONFLICT (queue) DO UPDATE SET paused = q.paused
@@ -44,9 +44,10 @@ RETURNING {limits}
 -- name: set_limits
 UPDATE {s}.qsidecar_queues SET max_claimed = nullif(:max_claimed::bigint, 0), rate = nullif(:rate::bigint, 0), rate_ms = nullif(:rate_ms::bigint, 0),
   burst = nullif(:burst::bigint, 0), limits_at = {s}.qsidecar_now(),
-  group_limit = nullif(:group_limit::bigint, 0), group_skips = nullif(:group_skips::boolean, false)
+  group_limit = nullif(:group_limit::bigint, 0), group_skips = nullif(:group_skips::boolean, false),
+  group_ready = nullif(:group_ready::bigint, 0)
 WHERE queue = :queue
 
 -- name: all_limits
 SELECT queue, {limits}
-FROM {s}.qsidecar_queues WHERE max_claimed IS NOT NULL OR rate IS NOT NULL OR group_limit IS NOT NULL OR group_skips ORDER BY queue
+FROM {s}.qsidecar_queues WHERE max_claimed IS NOT NULL OR rate IS NOT NULL OR group_limit IS NOT NULL OR group_skips OR group_ready IS NOT NULL ORDER BY queue

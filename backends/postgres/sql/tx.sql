@@ -27,7 +27,7 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
   coalesce(current_setting('qsidecar.left', true), '') <> ''
 
 -- name: status_of_one
--- And how often jobs of one queue were given back; if the queue has limits, -1 minus that.
+-- And twice as often as jobs of one queue were given back, and 1 more if it has group_ready; if it has other limits, -1 minus that.
 {claim_status},
   ARRAY[coalesce((SELECT {returns} FROM {s}.qsidecar_queues WHERE queue = (:queues::text[])[1]), 0)]
 
@@ -38,7 +38,7 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
     FROM unnest(:queues::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)
 
 -- fragment: returns
-CASE WHEN max_claimed IS NULL AND rate IS NULL THEN requeues ELSE -1 - requeues END
+CASE WHEN max_claimed IS NULL AND rate IS NULL THEN 2 * requeues + (group_ready IS NOT NULL)::int ELSE -1 - 2 * requeues - (group_ready IS NOT NULL)::int END
 
 -- name: epoch
 SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch

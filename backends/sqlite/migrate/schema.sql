@@ -185,8 +185,9 @@ CREATE TABLE qsidecar_queues (
   rate        INTEGER, -- how many jobs can start in rate_ms; NULL: any number
   rate_ms     INTEGER,
   burst       INTEGER, -- how many jobs can start at once; NULL: what the rate allows in a second
-  group_limit INTEGER, -- how many jobs of a group can be claimed at a time; NULL: 1
+  group_limit INTEGER, -- how many jobs of a group can be claimed at a time; NULL: 1, or any number with group_ready
   group_skips INTEGER, -- whether a failed job gives up its slot of the group; NULL: it doesn't
+  group_ready INTEGER, -- how many jobs of a group can be ready at a time; NULL: any number
   limits_at   INTEGER  -- when the limits were changed
 ) WITHOUT ROWID;
 

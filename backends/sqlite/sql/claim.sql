@@ -11,8 +11,8 @@ id, {bytes}, CASE WHEN {bytes} <= :max_payload THEN CAST(payload AS BLOB) END, p
   max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses, admitted_group
 
 -- name: closed
--- Whether the queue is paused, and whether it has limits.
-SELECT paused, max_claimed IS NOT NULL OR rate IS NOT NULL FROM qsidecar_queues WHERE queue = :queue
+-- Whether the queue is paused, whether it has limits, and whether it has one of ready jobs.
+SELECT paused, max_claimed IS NOT NULL OR rate IS NOT NULL, group_ready IS NOT NULL FROM qsidecar_queues WHERE queue = :queue
 
 -- name: paused
 SELECT 1 FROM qsidecar_queues WHERE queue = :queue AND paused

@@ -8,7 +8,7 @@ INSERT INTO qsidecar_admissions (queue, group_name) VALUES (:queue, :group) ON C
 -- Takes the slot from a job that ended, or that gives it up during its back-off.
 UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL
 WHERE id = :id AND admitted_group IS NOT NULL AND (state IN ('done', 'dead')
-  OR state = 'scheduled' AND (SELECT q.group_skips FROM qsidecar_queues AS q WHERE q.queue = qsidecar_jobs.queue))
+  OR state = 'scheduled' AND (SELECT q.group_skips IS NOT NULL OR q.group_limit IS NULL AND q.group_ready IS NOT NULL FROM qsidecar_queues AS q WHERE q.queue = qsidecar_jobs.queue))
 
 -- name: take_note
 DELETE FROM qsidecar_admissions WHERE queue = :queue AND group_name = :group
@@ -20,15 +20,23 @@ UPDATE qsidecar_jobs SET group_noticed = 1 WHERE id IN (
   WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL AND queue = :queue AND group_name = :group LIMIT :limit)
 
 -- name: slots
--- How many slots a group has, and how many of them are taken.
-SELECT coalesce((SELECT group_limit FROM qsidecar_queues WHERE queue = :queue), 1),
-  (SELECT count(*) FROM qsidecar_jobs INDEXED BY qsidecar_admitted WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group)
+-- The limits of a group, and how many claimed, scheduled and ready jobs have a slot.
+SELECT (SELECT group_limit FROM qsidecar_queues WHERE queue = :queue), (SELECT group_ready FROM qsidecar_queues WHERE queue = :queue),
+  count(*) FILTER (WHERE state = 'claimed'), count(*) FILTER (WHERE state = 'scheduled'), count(*) FILTER (WHERE state = 'ready')
+FROM qsidecar_jobs INDEXED BY qsidecar_admitted WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group
+
+-- name: delayed
+-- The jobs of a group in their back-off that have slots, behind the first :most.
+SELECT id FROM qsidecar_jobs INDEXED BY qsidecar_admitted
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'scheduled'
+ORDER BY priority DESC, position LIMIT :limit OFFSET :most
 
 -- name: admitted
--- The jobs of a group that have slots and that no worker has.
+-- The last jobs of a group that have slots and that no worker has.
 SELECT id, priority, position
 FROM qsidecar_jobs INDEXED BY qsidecar_admitted
-WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'ready' LIMIT :limit
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group AND state = 'ready'
+ORDER BY priority, position DESC LIMIT :limit
 
 -- name: blocked
 -- The first blocked jobs of a group.
@@ -38,10 +46,10 @@ WHERE state = 'ready' AND group_name IS NOT NULL AND queue = :queue AND group_na
 ORDER BY priority DESC, position LIMIT :limit
 
 -- name: admit
-UPDATE qsidecar_jobs SET admitted_group = group_name, group_name = NULL, group_noticed = NULL WHERE id = :id
+UPDATE qsidecar_jobs SET admitted_group = group_name, group_name = NULL, group_noticed = NULL, position = coalesce(:position, position) WHERE id = :id
 
 -- name: block
-UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL, group_noticed = 1 WHERE id = :id
+UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL, group_noticed = :noticed WHERE id = :id
 
 -- name: noted
 SELECT queue, group_name FROM qsidecar_admissions WHERE queue > '' ORDER BY queue, group_name LIMIT :limit

@@ -87,7 +87,7 @@ func (s *Session) stats(req *protocol.Request) finisher {
 // unknown reports whether nothing is recorded about a queue: the config doesn't name it, it has no job, pause or limits, and neither this sidecar
 // nor the database has counted a job of it. The counts of other sidecars reach the database an hour late.
 func unknown(ctx context.Context, p *plan.Plan, q *protocol.QueueStat) bool {
-	if q.Ready+q.Blocked+q.Scheduled+q.Claimed+q.Dead+q.Done > 0 || q.Paused || q.MaxClaimed.Set || q.Rate != "" || q.GroupLimit.Set || q.GroupOnFailure != "" || q.Enqueued.Or(0)+q.Acked.Or(0) > 0 {
+	if q.Ready+q.Blocked+q.Scheduled+q.Claimed+q.Dead+q.Done > 0 || q.Paused || q.MaxClaimed.Set || q.Rate != "" || q.GroupLimit.Set || q.GroupReady.Set || q.GroupOnFailure != "" || q.Enqueued.Or(0)+q.Acked.Or(0) > 0 {
 		return false
 	}
 	db, wire := p.Inspectable(q.Queue)

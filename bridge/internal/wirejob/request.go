@@ -65,6 +65,9 @@ func Command(req *protocol.Request) backends.Command {
 		c.Limits.Rate = &backends.Rate{Jobs: jobs, Per: per}
 	}
 	c.Limits.None = req.None
+	if n, ok := req.GroupReady.Get(); ok {
+		c.Limits.GroupReady = &n
+	}
 	if n, ok := req.GroupLimit.Get(); ok {
 		c.Limits.GroupLimit = &n
 	}

@@ -140,6 +140,9 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 	if n := q.Limits.MaxClaimed; n > 0 {
 		s.MaxClaimed = protocol.Some(n)
 	}
+	if n := q.Limits.GroupReady; n > 0 {
+		s.GroupReady = protocol.Some(n)
+	}
 	if n := q.Limits.GroupLimit; n > 0 {
 		s.GroupLimit = protocol.Some(n)
 	}

@@ -191,6 +191,11 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 		}
 	}
 	c.assign(t, p, fitting)
+	for _, j := range fitting {
+		if j.group != "" && end.fair[p.Queue] {
+			c.res.Groups = append(c.res.Groups, backends.Group{Queue: p.Queue, Name: j.group})
+		}
+	}
 	c.failTooLarge(t, p, tooLarge)
 	l := c.seen[p.Queue]
 	if l != nil {

@@ -17,6 +17,7 @@ type queuesState struct {
 	micros  int64            // the clock of positions, in µs
 	paused  map[string]bool  // by queue, when the queue was last read
 	limited map[string]bool  // the queues that have limits; nil: none
+	fair    map[string]bool  // those that have backends.Limits.GroupReady
 	returns map[string]int64 // by queue, in the same way
 }
 
@@ -33,7 +34,7 @@ type claims struct {
 
 // Start implements core.OwnClaimer. queues are those of all claims, each once.
 func (f *Finder) Start(t Tx, queues []string, sidecar backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
-	k := &claims{f: f, tx: t, sidecar: sidecar, queues: queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
+	k := &claims{f: f, tx: t, sidecar: sidecar, queues: queues, end: queuesState{paused: map[string]bool{}, fair: map[string]bool{}, returns: map[string]int64{}}}
 	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
 		k.all = append(k.all, &claim{Claim: c, f: f, sidecar: sidecar, left: c.MaxBytes, careful: careful,
@@ -90,6 +91,7 @@ func (k *claims) queueScans() {
 			*t.Now, k.end.micros, alive = r.Instant(0), r.Int(1), !r.Null(2)
 			if !r.Null(3) {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
+				k.end.fair[r.Text(3)] = r.Int(7) != 0
 				if r.Int(6) != 0 {
 					if k.end.limited == nil {
 						k.end.limited = map[string]bool{}

@@ -111,8 +111,8 @@ func (n *Node) scanFault(above []*Node) string {
 		if a.Type == "Nested Loop" && n.Relation == "qsidecar_jobs" && !limited {
 			return "a join with " + n.Index
 		}
-		// There are only as many claims as workers, so a plan can sort and count them.
-		if strings.HasSuffix(a.Type, "Sort") && n.Index != "qsidecar_owned" && n.Index != "qsidecar_jobs_pkey" && !limited && n.Relation == "qsidecar_jobs" {
+		// There are only as many claims as workers, and jobs with slots as the limits of groups allow, so a plan can sort and count them.
+		if strings.HasSuffix(a.Type, "Sort") && n.Index != "qsidecar_owned" && n.Index != "qsidecar_admitted" && n.Index != "qsidecar_jobs_pkey" && !limited && n.Relation == "qsidecar_jobs" {
 			return "a sort of what " + n.Index + " finds"
 		}
 		limited = limited || a.Type == "Limit"

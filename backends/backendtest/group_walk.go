@@ -1,0 +1,152 @@
+package backendtest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// wantGroups checks how many jobs of queue "q" are ready and blocked.
+func (k *kit) wantGroups(ready, blocked int64) {
+	k.Helper()
+	if s := k.stats(); s.Ready != ready || s.Blocked != blocked {
+		k.Fatalf("%d jobs are ready and %d blocked, want %d and %d", s.Ready, s.Blocked, ready, blocked)
+	}
+}
+
+// loseNotes deletes what commits stored for admissions, as a crash of a program between its transactions never does.
+func (k *kit) loseNotes() {
+	k.Helper()
+	for _, table := range k.SmallTables {
+		if strings.HasSuffix(table, "admissions") {
+			k.EmptyTable(table)
+		}
+	}
+}
+
+// groupWalkTests hold what maintenance finds without notes, and what it does beside locks.
+var groupWalkTests = map[string]func(*kit){
+	"SurplusJobsOfGroupsWithoutBlockedJobs": func(k *kit) {
+		k.limit(groupLimit(3))
+		k.enqueueMembers("a1", "a2", "a3", "b1", "b2", "b3")
+		k.wantGroups(6, 0)
+		k.limit(groupLimit(1))
+		k.loseNotes()
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(2, 4)
+		jobs := k.wantNext("a1", "b1")
+		k.loseNotes()
+		k.write(backends.Ack{Leases: leasesOf(jobs...)})
+		k.wantNext("a2", "b2")
+	},
+	"TheWalkGoesOnBehindManyGroups": func(k *kit) {
+		k.limit(groupLimit(2))
+		var jobs []backends.NewJob
+		const groups = 50 // more than one part of the walk has
+		for g := range groups {
+			for range 2 {
+				jobs = append(jobs, backends.NewJob{Queue: "q", Group: fmt.Sprintf("g%d", g), Payload: []byte("g")})
+			}
+		}
+		k.enqueue(jobs...)
+		k.wantGroups(2*groups, 0)
+		k.limit(groupLimit(1))
+		k.loseNotes()
+		for range 6 { // two rounds of the walk at most
+			k.maintain(backends.Maintenance{})
+		}
+		k.wantGroups(groups, groups)
+	},
+	"SurplusJobsInTheirBackOff": func(k *kit) {
+		k.limit(groupLimit(3))
+		k.enqueueMembers("a1", "a2", "a3")
+		k.write(backends.Nack{Leases: leasesOf(k.wantNext("a1", "a2", "a3")...), Error: "x"})
+		k.limit(groupLimit(1))
+		k.maintain(backends.Maintenance{})
+		k.AdvanceClock(10 * time.Second)
+		k.heartbeat(k, me, backends.HeartbeatRenew)
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(1, 2)
+		for range 3 {
+			k.write(backends.Ack{Leases: leasesOf(k.claimOne())})
+		}
+	},
+	"SurplusClaimedJobsThatFail": func(k *kit) {
+		k.limit(groupLimit(3))
+		k.enqueueMembers("a1", "a2", "a3")
+		jobs := k.wantNext("a1", "a2", "a3")
+		k.limit(groupLimit(1))
+		k.maintain(backends.Maintenance{})
+		k.write(backends.Nack{Leases: leasesOf(jobs...), Error: "x"})
+		k.AdvanceClock(10 * time.Second)
+		k.heartbeat(k, me, backends.HeartbeatRenew)
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(1, 2)
+	},
+	"JobsOfADeadSidecarBeyondTheLimit": func(k *kit) {
+		k.limit(groupLimit(3))
+		k.enqueueMembers("a1", "a2", "a3")
+		k.join(k, other)
+		k.commit(k.claimBatch(other, 5, 0, policy("q")))
+		k.limit(groupLimit(1))
+		k.maintain(backends.Maintenance{})
+		k.AdvanceClock(2 * sidecarTimeout)
+		for _, p := range k.heartbeat(k, me, backends.HeartbeatRenew).Peers {
+			if p.Sidecar == other {
+				k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Sidecar: other, Heartbeats: p.Heartbeats}}})
+			}
+		}
+		k.wantGroups(1, 2)
+	},
+	"MoreSurplusJobsThanAnAdmissionChanges": func(k *kit) {
+		const most = 2500
+		k.limit(groupLimit(most))
+		jobs := make([]backends.NewJob, most)
+		for i := range jobs {
+			jobs[i] = member("a")
+		}
+		k.enqueue(jobs...)
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(most, 0)
+		k.limit(groupLimit(1))
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(1, most-1)
+		k.limit(groupLimit(most))
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(most, 0)
+	},
+	"AHeldStripeDelaysOnlyItsGroups": func(k *kit) {
+		if k.LockStripe == nil {
+			return
+		}
+		k.enqueueMembers("a1", "a2", "b1", "b2", "c1", "c2")
+		k.enqueuePayloads("none")
+		jobs := k.wantNext("a1", "b1", "c1", "none")
+		unlock := k.LockStripe("q", "a")
+		r, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{ // of several sessions
+			acked(leasesOf(jobs[0])), acked(leasesOf(jobs[1])), acked(leasesOf(jobs[2])), acked(leasesOf(jobs[3])), backends.Enqueue{Jobs: []backends.NewJob{member("a3")}},
+		}})
+		if err != nil {
+			k.Fatalf("beside a held stripe: %v", err)
+		}
+		for i := range r.Writes {
+			if r.Writes[i].Err != nil || len(r.Writes[i].Lost) > 0 {
+				k.Fatalf("write %d beside a held stripe: %+v", i, r.Writes[i])
+			}
+		}
+		k.admit(k.Backend, r)
+		k.write(backends.Ack{Leases: leasesOf(k.wantNext("b2", "c2")...)})
+		k.enqueueMembers("d1", "d2")
+		k.maintain(backends.Maintenance{})
+		k.endNext("d1", acked)
+		k.maintain(backends.Maintenance{})
+		k.endNext("d2", acked)
+		k.wantGroups(0, 2)
+		unlock()
+		k.maintain(backends.Maintenance{})
+		k.endNext("a2", acked)
+		k.endNext("a3", acked)
+	},
+}
