@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,13 +59,19 @@ func workBehind(t *testing.T, o Options) *behind {
 	b.conn = far
 	go b.read()
 	var err error
-	b.client, err = qsidecar.Dial(t.Context(), qsidecar.Options{Dial: func(context.Context) (net.Conn, error) { return near, nil }})
+	dial := func(context.Context) (conn net.Conn, err error) {
+		if conn, near = near, nil; conn == nil {
+			err = syscall.ECONNREFUSED
+		}
+		return conn, err
+	}
+	b.client, err = qsidecar.Dial(t.Context(), qsidecar.Options{Dial: dial})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	b.settler = qsidecar.NewSettler(b.client, o.Jobs)
 	ctx, stop := context.WithCancel(t.Context())
+	b.settler = qsidecar.NewSettler(context.WithoutCancel(ctx), b.client, o.Jobs)
 	b.stop = stop
 	go func() { b.ended <- b.runJobs(ctx, context.WithoutCancel(ctx)) }()
 	return b
@@ -214,6 +222,50 @@ func TestNoJobBeginsAfterASecond(t *testing.T) {
 			t.Errorf("it ran %v, and ended with %v", b.begun, err)
 		}
 	})
+}
+
+// TestEndWithoutASidecar checks that a worker that drains or stops ends a minute after the oldest settle without an
+// answer, if the sidecar is killed and does not come back.
+func TestEndWithoutASidecar(t *testing.T) {
+	for name, c := range map[string]struct {
+		options Options
+		stopped bool
+	}{
+		"drain":          {options: Options{Drain: true}},
+		"drain, SyncAck": {options: Options{Drain: true, SyncAck: true}},
+		"once":           {options: Options{Once: true}},
+		"stop":           {stopped: true},
+		"stop, SyncAck":  {options: Options{SyncAck: true}, stopped: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.options.Jobs = 1
+				b := workBehind(t, c.options)
+				b.jobs(b.expect(protocol.OpClaim), "1")
+				b.expect(protocol.OpAck)
+				began := time.Now()
+				time.Sleep(2 * time.Second)
+				b.conn.Close()
+				if c.stopped {
+					time.Sleep(30 * time.Second)
+					b.stop()
+				}
+				err := <-b.ended
+				if took := time.Since(began).Round(time.Second); took < time.Minute || took > 70*time.Second {
+					t.Errorf("it ended %v after the settle, want a minute", took)
+				}
+				var unanswered *qsidecar.UnansweredError
+				if !errors.As(err, &unanswered) || unanswered.Jobs != 1 {
+					t.Errorf("it ended with %v, want an UnansweredError", err)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if got, want := b.log.String(), "qsidecar: job 1 of q could not be settled: no answer from the sidecar\n"; got != want {
+					t.Errorf("the log has\n%swant\n%s", got, want)
+				}
+			})
+		})
+	}
 }
 
 // TestDrainSeesFollowUpJobs checks that with Options.Drain a claim without a job ends the worker only if no ack was

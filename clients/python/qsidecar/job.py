@@ -321,9 +321,11 @@ class Job(BaseJob):
         """
         self._do("extend", self._extend_fields(lease), request_timeout)
 
-    def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
+    def _do(
+        self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], over: Optional[Callable[[], bool]] = None
+    ) -> Dict[str, Any]:
         with self._noting(op, fields) as client:
-            reply: Dict[str, Any] = client._call(op, fields, request_timeout, claimed=self._next)
+            reply: Dict[str, Any] = client._call(op, fields, request_timeout, claimed=self._next, over=over)
         return reply
 
 

@@ -203,7 +203,8 @@ class App:
         all queues of the app do without this option. order: with "rotate", queues that share a concurrency take turns; with
         "strict", a queue is claimed from only if those before it are empty, in the order of `queues` or of the app. weights: how many turns
         a queue has where the others have one, as {"mail": 3}; only of queues that share `concurrency`. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
-        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
+        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. If a settle is unanswered for a
+        minute at the end, it raises Unavailable. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
         """
@@ -400,7 +401,7 @@ class _ThreadPool:
         self._finished = 0  # how many times a thread was free again
         self._sync = ack == "sync"
         self._folder = Folder()
-        self._behind = Behind(app.client, self.threads, self._ending)
+        self._behind = Behind(app.client, self.threads, drain, self._ending)
         aio.AsyncClient._of(app.client)  # for the loop of this run
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
@@ -436,7 +437,7 @@ class _ThreadPool:
             thread.join()
         if self.main:
             self._main_over.wait()
-        self._behind.end()
+        self.error = self._behind.end() or self.error
         self.ended.set()
         self.at_end()
 
@@ -622,11 +623,17 @@ class _ThreadPool:
             claim = None if self._ending() else group.next_claim
             job._next += self._behind.settle(job, *outcome(job, result, error), claim)
             return
+        over = self._behind.limit()
         for tries in itertools.count(1):
             job._claim = None if self._ending() else group.next_claim
             try:
-                return settle(job, result, error)
-            except errors.Internal as e:
+                return settle(job, result, error, over)
+            except TRANSIENT as e:
+                if over():
+                    self.error = self.error or e  # ends the run
+                    return self._behind.give_up(job)
+                if not isinstance(e, errors.Internal):
+                    raise
                 log.warning("%r could not be settled yet: %s", job, e)
                 if self.app._stop.wait(min(0.05 * 2 ** min(tries, 10), 2.0)):
                     raise

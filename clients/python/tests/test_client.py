@@ -278,12 +278,12 @@ class Life(Case):
         session = self.client._session
         wait = session.wait
 
-        def interrupted(call):
+        def interrupted(call, over):
             """Waits, and raises what a signal handler raises that runs just after the reply arrived."""
             latch = unittest.mock.Mock()
             latch.acquire = lambda timeout: eventually(lambda: call.answered, "the reply arrives") and handler()
             call.latch = latch
-            wait(call)
+            wait(call, over)
 
         def handler():
             raise KeyboardInterrupt

@@ -13,6 +13,7 @@ module Qsidecar
     private_constant :ALMOST
 
     attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
+    attr_accessor :over # :nodoc: set by the Worker: called for whether nothing waits for the settle any more
     attr_reader :next_jobs # :nodoc: the jobs that it got
 
     # The payload's bytes, a String of binary encoding.
