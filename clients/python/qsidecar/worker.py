@@ -181,8 +181,7 @@ class App:
 
             app.schedule("daily-report", "0 6 * * *", tz="Europe/Berlin", queue="reports", payload={"kind": "daily"})
         """
-        schedule_fields(**{**_NO_SCHEDULE, "name": name, "cron": cron, **options})  # checks them here, not at the start
-        self._schedules.append({"name": name, "cron": cron, **options})
+        self._schedules.append(schedule_fields(**{**_NO_SCHEDULE, "name": name, "cron": cron, **options}))
 
     def run(
         self,
@@ -253,7 +252,6 @@ class App:
         self._stop.clear()
         groups = [_Group(names, count, order, weights) for names, count in shares]
         log.info("worker started: %s", "; ".join(map(str, groups)))
-        self._declare(drain)
         pool = _ThreadPool(self, groups, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
@@ -276,21 +274,24 @@ class App:
             raise pool.error
 
     def _declare(self, drain: bool) -> None:
-        """Declares the schedules. It waits for the sidecar and its database, like a claim, but not in a drain."""
+        """Declares the schedules. It waits for the sidecar and its database, like a claim, but not in a drain, and until stop."""
         failed = False
-        for definition in self._schedules:
+        for fields in self._schedules:
+            name = fields["schedule"]["name"]
             while not self._stop.is_set():
                 try:
-                    outcome = self.client.schedule(**definition)
-                except UNAVAILABLE as e:
-                    if drain:
+                    reply = self.client._call("schedule", dict(fields), None)
+                except (*UNAVAILABLE, errors.Closed) as e:
+                    if self._stop.is_set():
+                        return
+                    if drain or isinstance(e, errors.Closed):
                         raise
                     if not failed:
-                        log.warning("can't declare the schedule %s, trying again: %s", definition["name"], e)
+                        log.warning("can't declare the schedule %s, trying again: %s", name, e)
                     failed = True
                     self._stop.wait(1)
                 else:
-                    log.info("schedule %s: %s", definition["name"], outcome)
+                    log.info("schedule %s: %s", name, reply["declared"]["outcome"])
                     break
 
     def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
@@ -310,6 +311,8 @@ class App:
     def _await(self, pool: _ThreadPool) -> None:
         while not pool.ended.wait(0.2):
             if self._stop.is_set():
+                if pool.declaring:
+                    self.client.close()  # ends the declaration; there are no jobs yet
                 self.client.cancel_claims()  # repeated, because a claim may have just started
         pool.thread.join()
 
@@ -394,6 +397,7 @@ class _ThreadPool:
         self.ended = threading.Event()
         self.error: Optional[BaseException] = None
         self.at_end: Callable[[], None] = lambda: None
+        self.declaring = True
         self.main = False  # the main thread runs the jobs, so that they can handle signals
         self._main_over = threading.Event()
         self._loop: Optional[_handlers.MainLoop] = None  # in which the main thread waits
@@ -425,6 +429,12 @@ class _ThreadPool:
 
     def _run(self) -> None:
         self._behind.start()
+        try:
+            self.app._declare(self.drain)
+        except BaseException as e:
+            self.error = e
+            self.app._stop.set()
+        self.declaring = False
         threads = [threading.Thread(target=self._claim_guarded, args=(group,), name="qsidecar-claim") for group in self._groups[1:]]
         if not self.main:
             workers = [group for group in self._groups for _ in range(self._threads(group))]
