@@ -40,7 +40,10 @@ class Behind {
     this.#log = log
   }
 
-  /** Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered. */
+  /**
+   * Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered. In a drain
+   * it waits until a settle is too old. If the run ends otherwise, it also ends the claims.
+   */
   async settle(job, [op, fields], claim) {
     this.#begun.delete(job)
     this.#unanswered.set(job, now())
@@ -55,7 +58,14 @@ class Behind {
     }
     return new Promise((resolve) => {
       // If the claim fails, the claim of the pool fails too, and reports it.
-      session.submit([call, new Call('claim', claim, (error, reply) => resolve(reply?.jobs ?? []))])
+      let answered = false
+      const claiming = new Call('claim', claim, (error, reply) => {
+        answered = true
+        resolve(reply?.jobs ?? [])
+      })
+      session.submit([call, claiming])
+      if (!this.#drain) return
+      this.#until(() => answered || this.#late()).then(() => session.abandon(claiming, new errors.NotConnected('claim: no answer in time')))
     })
   }
 

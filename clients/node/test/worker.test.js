@@ -244,8 +244,8 @@ async function holding(t) {
   return { socket, settles, kill }
 }
 
-/** Runs a worker on a held sidecar until a settle is unanswered. */
-async function unanswered(t, run) {
+/** Runs a worker on a held sidecar until a settle is unanswered, or until a job runs that ends with `job`. */
+async function unanswered(t, run, job) {
   const sidecar = await holding(t)
   let clock = 0
   let checks = 0
@@ -254,11 +254,12 @@ async function unanswered(t, run) {
   const log = (line) => lines.push(line)
   const c = new Client({ socket: sidecar.socket, logger: quiet })
   c._disconnect = async () => c._session.end() // it waits for ten seconds for the settle
-  const worker = new Worker({ q() {} }, { client: c, logger: { info() {}, warn() {}, error: log }, signals: false, concurrency: 1 })
+  let begun = false
+  const worker = new Worker({ q() { begun = true; return job } }, { client: c, logger: { info() {}, warn() {}, error: log }, signals: false, concurrency: 1 })
   let failed
   const ended = worker.run(run).then(() => (failed = null), (error) => (failed = error))
   const until = async (fact) => { while (!fact()) await new Promise((resolve) => setTimeout(resolve, 5)) }
-  await until(() => sidecar.settles.length > 0)
+  await until(() => (job ? begun : sidecar.settles.length > 0))
   /** Checks that the worker ends only when the settle is too old. */
   const ends = async () => {
     clock = 59_999
@@ -281,6 +282,18 @@ for (const [name, run] of Object.entries({ drain: { drain: true }, stop: {}, 'dr
     w.kill()
     w.tick(30_000)
     if (!run.drain) w.worker.stop()
+    await w.ends()
+  })
+}
+
+for (const ack of ['behind', 'sync']) {
+  test(`a drain ends if its sidecar dies during a job (${ack})`, async (t) => {
+    const job = deferred()
+    const w = await unanswered(t, { drain: true, ack, concurrency: 8 }, job.promise)
+    w.kill()
+    await w.until(() => w.worker.client._session.wire === undefined)
+    job.resolve()
+    await w.until(() => w.worker.client._session.queue.some((call) => call.op === 'ack'))
     await w.ends()
   })
 }
@@ -325,6 +338,10 @@ test('wrong arguments of a worker', async () => {
   await assert.rejects(worker.run({ ack: 'later' }), /ack is 'later', must be one of behind, sync/)
   await assert.rejects(worker.run({ order: 'strict', weights: { q: 2 } }), /weights need order: 'rotate'/)
   await assert.rejects(worker.run({ weights: { other: 2 } }), /weights has the queue 'other', which isn't one of/)
+  const two = new Worker({ q() {}, own() {} })
+  assert.deepEqual(two._shares({ queues: { q: null, own: 2 }, weights: { q: 3 } }).map(({ queues }) => queues), [['q'], ['own']])
+  await assert.rejects(two.run({ queues: { q: null, own: 2 }, weights: { own: 3 } }), /weights has the queue 'own', whose jobs have a number of their own/)
+  await assert.rejects(two.run({ queues: { own: 2 }, weights: { own: 3 } }), /weights has the queue 'own', whose jobs have a number of their own/)
   await assert.rejects(worker.run({ order: 'random' }), /order is 'random', must be one of rotate, strict/)
   await assert.rejects(worker.run({ threads: 2 }), /threads load the module/)
   assert.throws(() => new Retry('x', { delay: 5 }), /there is no option delay/)

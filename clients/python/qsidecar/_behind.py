@@ -75,7 +75,10 @@ class Behind:
         self._thread.start()
 
     def settle(self, job: Job, op: str, fields: Message, claim: Optional[Message]) -> List[Job]:
-        """Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered."""
+        """Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered.
+
+        It waits until a settle is too old.
+        """
         settle = Settle(job, op, fields)
         with self._changed:
             self._begun.discard(job)
@@ -89,7 +92,7 @@ class Behind:
         claiming = None if claim is None else Call("claim", claim)
         if not self._send(settle, claiming) or claiming is None:
             return []
-        session.wait(claiming)
+        session.wait(claiming, self._late)
         jobs: List[Job] = claiming.reply.get("jobs") or []  # if it failed, the claim of the pool fails too
         return jobs
 
@@ -122,7 +125,8 @@ class Behind:
 
     def _late(self) -> bool:
         """Whether the run drains or ends, and a settle is unanswered for too long."""
-        return bool(self._sent) and self._over_since(next(iter(self._sent.values())))
+        since = next(iter(list(self._sent.values())), None)  # also without the lock
+        return since is not None and self._over_since(since)
 
     def _over_since(self, since: float) -> bool:
         return now() - since >= LAST and (self._drain or self._ending())

@@ -235,6 +235,21 @@ class Forced(unittest.TestCase):
                         self.app.stop()
                     self.ends_without_an_answer()
 
+    def test_drain_ends_if_its_sidecar_dies_during_a_job(self):
+        for ack in ("behind", "sync"):
+            with self.subTest(ack=ack):
+                self.setUp()
+                gate = threading.Event()
+                self.work = lambda job: gate.wait(LIMIT) and None
+                self.sidecar.ready = 1
+                self.start(drain=True, concurrency=8, ack=ack)
+                eventually(lambda: self.began, "a job runs")
+                with unittest.mock.patch("qsidecar.client.REQUEST_TIME", 0.1), unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+                    self.kill()
+                    gate.set()
+                    eventually(lambda: any(call.op == "ack" for call in self.app.client._session.queue), "its ack waits for a connection")
+                    self.ends_without_an_answer()
+
     def test_stop_ends_without_a_database(self):
         for ack in ("behind", "sync"):
             with self.subTest(ack=ack):

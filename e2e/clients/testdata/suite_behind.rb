@@ -239,6 +239,23 @@ class Suite
     end
   end
 
+  def check_behind_drain_ends_if_its_sidecar_dies_during_a_job
+    %i[behind sync].each do |ack|
+      clock = 0
+      gate = Queue.new
+      behind(work: -> { gate.pop }, clock: -> { clock }, ready: 1, ack: ack, drain: true) do |sidecar, lines, began, client, _, _, run|
+        eventually { began.size == 1 }
+        sidecar.die
+        gate << 1
+        session = client.call.session
+        eventually { session.instance_variable_get(:@queued).any?(&:settle?) }
+        clock = 60
+        raises(Qsidecar::Unavailable) { run.value }
+        equal 1, lines.grep(/ERROR job 1 of q: could not be settled: no answer from the sidecar/).size, ack
+      end
+    end
+  end
+
   # A worker that neither drains nor stops waits. When it is stopped, its settle is too old already.
   def check_behind_waits_for_its_sidecar
     clock = 0

@@ -66,7 +66,7 @@ module Qsidecar
     end
 
     # settle sends the settle of a job and, if further jobs can begin, a claim. It returns the jobs of
-    # the claim when it is answered.
+    # the claim when it is answered. It waits until a settle is too old.
     def settle(job, error, claim)
       settle = Settle.new(job, nil, nil, 0, false, false, false)
       form(settle, error)
@@ -177,7 +177,7 @@ module Qsidecar
 
     def send_request(settle, claim = nil, settling = 0)
       call = Call.new(settle.op, settle.fields, resent: settle.resent, on_done: ->(done) { answered(settle, done.error) })
-      @client.session.settle_behind(call, claim && Call.new("claim", claim), settling)
+      @client.session.settle_behind(call, claim && Call.new("claim", claim, over: -> { late? }), settling)
     rescue Error => e
       answered(settle, e) unless call.nil? || call.id # otherwise only the claim failed, and the next claim reports that
       []
