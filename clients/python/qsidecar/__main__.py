@@ -109,7 +109,8 @@ def main(args: Optional[List[str]] = None) -> int:
         print(f"qsidecar: {wrong}; {found}", file=sys.stderr)
         return 2
     try:
-        app._check_weights(app._shares(chosen.concurrency, queues), chosen.order, chosen.weights)
+        app._shares(chosen.concurrency, queues)
+        app._check_weights(queues, chosen.order, chosen.weights)
     except ValueError as e:
         print(f"qsidecar: {chosen.app}: {e}", file=sys.stderr)
         return 2

@@ -210,7 +210,7 @@ class App:
         shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
-        self._check_weights(shares, order, weights)
+        self._check_weights(queues, order, weights)
         if processes:
             works = [
                 functools.partial(self._run, [(names, 1)], drain, ack, order, weights) for names, count in shares for _ in range(count)
@@ -219,11 +219,14 @@ class App:
         else:
             self._run(shares, drain, ack, order, weights)
 
-    def _check_weights(self, shares: List[_Share], order: str, weights: Optional[Mapping[str, int]]) -> None:
-        """Raises ValueError for a wrong order, and for weights that would have no effect."""
-        order_fields([name for names, _ in shares for name in names], order, weights)
+    def _check_weights(
+        self, queues: Optional[Mapping[str, Optional[int]]], order: str, weights: Optional[Mapping[str, int]]
+    ) -> None:
+        """Raises ValueError for a wrong order, and for weights of queues that don't share `concurrency`."""
+        queues = dict.fromkeys(self.jobs) if queues is None else queues
+        order_fields(list(queues), order, weights)
         for name in weights or ():
-            if len(shares) > 1 and [name] in [names for names, _ in shares]:
+            if queues[name] is not None:
                 raise ValueError(f"weights has the queue {name!r}, whose jobs have a number of their own: leave one of them out")
 
     def _shares(self, concurrency: int, queues: Optional[Mapping[str, Optional[int]]]) -> List[_Share]:

@@ -151,6 +151,21 @@ class Suite
     end
   end
 
+  # A queue can have a weight if it shares the concurrency, also if it is the only one that does.
+  def check_weights_of_queues
+    lines = []
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { lines << text; "" })
+    worker = Qsidecar::Worker.new(logger: logger, **@options)
+    %w[weight-shared weight-own].each { |queue| worker.job(queue) {} }
+    queues = { "weight-shared" => nil, "weight-own" => 2 }
+    worker.run(queues: queues, concurrency: 3, weights: { "weight-shared" => 3 }, drain: true)
+    equal "worker started: queues weight-shared=3, concurrency 3; queues weight-own, concurrency 2, processes 1", lines.first
+    [queues, { "weight-own" => 2 }].each do |chosen|
+      failed = raises(Qsidecar::Worker::WrongArgument) { worker.run(queues: chosen, weights: { "weight-own" => 3 }) }
+      equal "weights has the queue weight-own, whose jobs have a number of their own: leave one of them out", failed.message
+    end
+  end
+
   def check_own_settle_then_failure
     out = StringIO.new
     worker = Qsidecar::Worker.new(logger: Logger.new(out), **@options)
