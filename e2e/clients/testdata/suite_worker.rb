@@ -55,7 +55,29 @@ class Suite
     over = "it ran longer than its time limit of 0.05 s"
     equal "job #{id}: #{over}; another worker may have it", refused
     lines = Array.new(out.size) { out.pop }
-    equal 1, lines.count("job #{id} of limited: #{over}; another worker may have it")
+    equal ["job #{id} of limited: #{over}; another worker may have it (see Job#lost?)"], lines.grep(/job #{id} /)
+  end
+
+  # A lost lease is logged once, whoever finds it: the event, the end of the job, or its settle.
+  def check_a_lost_lease_is_logged_once
+    lines = Queue.new
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { lines << text.to_s; "" })
+    gone = []
+    worker = Qsidecar::Worker.new(logger: logger, on_lost: ->(job) { gone << job.id }, **@options)
+    worker.job("lost-once") do |job|
+      next if gone.include?(job.id) # it was reclaimed
+
+      @client.request("nack", lease: job.lease, dead: true) unless job.payload == "event"
+      @client.request("reclaim", queue: "lost-once", ids: [job.id]) if job.payload == "event"
+      eventually { gone.include?(job.id) } if job.payload == "event"
+      raises(Qsidecar::LeaseLost) { job.ack } if job.payload == "block"
+    end
+    %i[behind sync].each do |ack|
+      ids = %w[event block settle].map { |payload| @client.enqueue("lost-once", payload).id }
+      worker.run(drain: true, concurrency: 1, ack: ack)
+      said = Array.new(lines.size) { lines.pop }
+      ids.each { |id| equal ["job #{id} of lost-once: its lease was lost; another worker may have it (see Job#lost?)"], said.grep(/job #{id} /), ack }
+    end
   end
 
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.

@@ -14,6 +14,7 @@ module Qsidecar
 
     attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
     attr_accessor :over # :nodoc: set by the Worker: called for whether nothing waits for the settle any more
+    attr_accessor :loss_logged # :nodoc: set by the Worker
     attr_reader :next_jobs # :nodoc: the jobs that it got
 
     # The payload's bytes, a String of binary encoding.
@@ -29,7 +30,7 @@ module Qsidecar
       @timeout_ms = fields["timeout_ms"]
       @began = Connection.now if @timeout_ms
       @state = :held
-      @cancelled = false
+      @cancelled = @loss_logged = false
       @next_jobs = []
     end
 

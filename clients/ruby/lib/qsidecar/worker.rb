@@ -75,6 +75,7 @@ module Qsidecar
       @stopping = false
       @outage = false
       @pausing = [Mutex.new, ConditionVariable.new]
+      @losses = Mutex.new # guards Job#loss_logged
       Worker.made << self
     end
 
@@ -408,7 +409,7 @@ module Qsidecar
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
       return log(:info, "job #{job.id} of #{job.queue} was cancelled while it ran") if job.cancelled?
-      return log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it") if job.lost?
+      return log_loss(job) if job.lost?
       return settle_behind(job, error) unless @sync || @client.session.joins?
 
       tries = 0
@@ -503,9 +504,13 @@ module Qsidecar
 
     def lost(job)
       @on_lost&.call(job)
-      return if job.cancelled? # the end of its run is logged
+      log_loss(job) unless job.cancelled? # the end of its run is logged
+    end
 
-      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may do it too (see Job#lost?)")
+    # log_loss logs a lost lease once: its event and the end of its run can find it.
+    def log_loss(job)
+      logged = @losses.synchronize { job.loss_logged.tap { job.loss_logged = true } }
+      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it (see Job#lost?)") unless logged
     end
 
     def log(level, text)
