@@ -502,14 +502,15 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	return w.settle(ctx, o)
 }
 
-// almost is how long before its time limit a run that lost its lease was ended by the limit. The sidecar counts the run from the
+// almost is how long before its time limit a run that lost its lease was ended by the limit: at most half of it. The sidecar counts the run from the
 // commit of the claim.
 const almost = 100 * time.Millisecond
 
 // lossText returns why the lease of a job was lost: its time limit, or else the given text.
 func lossText(job *protocol.Job, began time.Time, otherwise string) string {
-	if ms, ok := job.TimeoutMS.Get(); ok && time.Since(began) > time.Duration(ms)*time.Millisecond-almost {
-		return fmt.Sprintf("the job ran longer than its time limit of %v", time.Duration(ms)*time.Millisecond)
+	ms, ok := job.TimeoutMS.Get()
+	if limit := time.Duration(ms) * time.Millisecond; ok && time.Since(began) > limit-min(almost, limit/2) {
+		return fmt.Sprintf("the job ran longer than its time limit of %v", limit)
 	}
 	return otherwise
 }

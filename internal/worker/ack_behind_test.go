@@ -26,12 +26,18 @@ type behind struct {
 	stop     context.CancelFunc
 	ended    chan error
 
+	untilLost bool // a job ends with its lease
+
 	mu    sync.Mutex
 	begun []string // ids
 	log   strings.Builder
 }
 
-func (b *behind) run(_ context.Context, job protocol.Job) outcome {
+func (b *behind) run(ctx context.Context, job protocol.Job) outcome {
+	if b.untilLost {
+		<-ctx.Done()
+		return outcome{reason: context.Cause(ctx).Error()}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begun = append(b.begun, job.ID)
@@ -264,6 +270,37 @@ func TestEndWithoutASidecar(t *testing.T) {
 					t.Errorf("the log has\n%swant\n%s", got, want)
 				}
 			})
+		})
+	}
+}
+
+// TestLossNearTheTimeLimit checks that the log names the time limit only if the lease was lost near it: within 100 ms, or
+// within half of a short limit.
+func TestLossNearTheTimeLimit(t *testing.T) {
+	for _, c := range []struct {
+		limit, took time.Duration
+		want        string
+	}{
+		{time.Second, 900 * time.Millisecond, errJobLost.Error()},
+		{time.Second, 901 * time.Millisecond, "it ran longer than its time limit of 1s and was stopped"},
+		{50 * time.Millisecond, 25 * time.Millisecond, errJobLost.Error()},
+		{50 * time.Millisecond, 26 * time.Millisecond, "it ran longer than its time limit of 50ms and was stopped"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := workBehind(t, Options{Jobs: 1, Drain: true})
+			b.untilLost = true
+			job := protocol.Job{ID: "1", Queue: "q", Lease: "L1", Attempt: 1, MaxAttempts: 20, TimeoutMS: protocol.Some(c.limit.Milliseconds())}
+			b.reply(b.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
+			synctest.Wait()
+			time.Sleep(c.took)
+			b.LostLeases([]string{"L1"}, "")
+			b.jobs(b.expect(protocol.OpClaim))
+			if err := b.end(); err != nil {
+				t.Error(err)
+			}
+			if got, want := b.log.String(), "qsidecar: job 1 of q, attempt 1 of 20: "+c.want+"\n"; got != want {
+				t.Errorf("after %v of %v, the log has\n%swant\n%s", c.took, c.limit, got, want)
+			}
 		})
 	}
 }

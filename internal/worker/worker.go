@@ -281,7 +281,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 		began := time.Now()
 		v = w.runIn(ctx, r, job)
 		limit := time.Duration(job.TimeoutMS.Or(0)) * time.Millisecond
-		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-lateGrace {
+		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-min(lateGrace, limit/2) {
 			v.reason = fmt.Sprintf("it ran longer than its time limit of %s and was stopped", textfmt.FormatDuration(limit))
 		}
 	}

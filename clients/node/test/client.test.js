@@ -4,6 +4,7 @@ const assert = require('node:assert/strict')
 const net = require('node:net')
 const path = require('node:path')
 const { test } = require('node:test')
+const { Job } = require('../lib/job')
 
 const qsidecar = require('..')
 const { Client, NotConnected, LeaseLost, TooLarge, UnknownOutcome } = qsidecar
@@ -288,6 +289,23 @@ test('import and require have the same names and objects', async () => {
   const esm = await import('../index.mjs')
   for (const [name, value] of Object.entries(qsidecar)) assert.equal(esm[name], value, name)
   assert.deepEqual(Object.keys(esm).filter((name) => name !== 'default').sort(), Object.keys(qsidecar).sort())
+})
+
+test('a lost lease names the time limit only near it: within 100 ms, or within half of a short limit', (t) => {
+  let clock = 0
+  t.mock.method(performance, 'now', () => clock)
+  for (const [limit, took, want] of [
+    [undefined, 3_600_000, ''],
+    [1000, 900, ''],
+    [1000, 901, 'it ran longer than its time limit of 1 s'],
+    [50, 25, ''],
+    [50, 26, 'it ran longer than its time limit of 0.05 s'],
+  ]) {
+    clock = 0
+    const job = new Job({}, { id: '1', queue: 'q', lease: '1.1', attempt: 1, max_attempts: 20, timeout_ms: limit })
+    clock = took
+    assert.equal(job._overran(), want, `${took} ms of ${limit}`)
+  }
 })
 
 test('logs and console.log do not show leases', async (t) => {

@@ -364,5 +364,22 @@ class Fork(Case):
         self.assertFalse(self.client._session.wire._socket.get_inheritable())
 
 
+class LossText(unittest.TestCase):
+    """The text names the time limit only if the lease was lost near it: within 100 ms, or within half of a short limit."""
+
+    def test_overran(self):
+        for limit, took, want in (
+            (None, 3600.0, ""),
+            (1000, 0.9, ""),
+            (1000, 0.9015, "it ran longer than its time limit of 1 s"),
+            (50, 0.0249, ""),
+            (50, 0.026, "it ran longer than its time limit of 0.05 s"),
+        ):
+            with unittest.mock.patch("time.monotonic", lambda: 0.0):
+                job = qsidecar.Job(None, {"id": "1", "queue": "q", "lease": "1.1", "attempt": 1, "max_attempts": 20, "fence": 1, "timeout_ms": limit})
+            with unittest.mock.patch("time.monotonic", lambda: took):
+                self.assertEqual(job._overran(), want, (limit, took))
+
+
 if __name__ == "__main__":
     unittest.main()
