@@ -156,7 +156,7 @@ func (s *stage) wantLost(jobs ...fields) answer {
 	}
 }
 
-// wantCancelled wants that the first of these jobs, and no other one, was reported as cancelled.
+// wantCancelled checks that the first of these lost jobs was reported as cancelled, and no other one.
 func (s *stage) wantCancelled(jobs ...fields) {
 	got, want := s.wantLost(jobs...).Cancelled, id(jobs[0])
 	need(slices.Equal(slices.Compact(got), []string{want}), "only the job "+want+" to be reported as cancelled", "%v", got)

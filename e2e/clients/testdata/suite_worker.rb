@@ -69,7 +69,7 @@ class Suite
     end
   end
 
-  # A lost lease is logged once, whoever finds it: the event, the end of the job, or its settle.
+  # A lost lease is logged once: at the event, at the end of the job, or at its settle.
   def check_a_lost_lease_is_logged_once
     lines = Queue.new
     logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { lines << text.to_s; "" })

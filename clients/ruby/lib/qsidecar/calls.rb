@@ -229,7 +229,7 @@ module Qsidecar
           call.state = :queued
           call.resent = true
           @queued << call
-          call.wake.signal # a claim that is not wanted any more is done
+          call.wake.signal # a claim of a worker that stops is done
         else
           finish(call, error: UnknownOutcome.new("#{call.op}: no answer: #{why}; it may or may not have been carried out"))
         end
