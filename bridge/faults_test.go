@@ -351,6 +351,41 @@ func TestTooManyWaitingClaims(t *testing.T) {
 	})
 }
 
+// TestOwnEndedLeasesAreReported shows that a session gets its event soon after its own sidecar ended the lease: not only with the next
+// heartbeat, which is up to 5 s later.
+func TestOwnEndedLeasesAreReported(t *testing.T) {
+	for name, end := range map[string]func(c, operator *client, id string){
+		"time limit": func(_, _ *client, _ string) {},
+		"reclaim": func(_, operator *client, id string) {
+			operator.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, id)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := start(t, options(memory.New()))
+				c, operator := s.dial(t), s.dial(t)
+				c.call(`{"op":"hello","events":["lost"]}`)
+				for offset := range 5 { // between two heartbeats
+					time.Sleep(time.Duration(offset) * 900 * time.Millisecond)
+					c.call(`{"op":"enqueue","queue":"q","timeout_ms":2000}`)
+					j := c.claim1("q")
+					claimed := time.Now()
+					if end(c, operator, j.ID); name == "time limit" {
+						claimed = claimed.Add(2 * time.Second)
+					}
+					if r := c.receive(); r.Event != "lost" || len(r.Leases) != 1 || r.Leases[0] != j.Lease {
+						t.Fatalf("got %+v, want the event lost with the lease", r)
+					}
+					if late := time.Since(claimed); late > time.Second {
+						t.Errorf("the event came %v after the end of the lease", late)
+					}
+					operator.call(`{"op":"delete","queue":"q","ids":[%q]}`, j.ID)
+				}
+			})
+		})
+	}
+}
+
 // TestTimeout shows that a run over its time is reaped as a failed attempt, and that its session gets an event.
 func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -63,7 +63,8 @@ func TestTimeLimitOfAPrefetchedJobBeginsAtItsHandOut(t *testing.T) {
 				db.heartbeat.Store(nil)
 				db.commit.Store(nil)
 			}
-			state := func() job { return c.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0] }
+			watcher := s.dial(t) // gets no event
+			state := func() job { return watcher.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0] }
 			for state().State == "claimed" {
 				pass(10 * time.Millisecond)
 			}

@@ -2,6 +2,7 @@ package qsidecar_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +25,7 @@ type behind struct {
 	peers <-chan *peer
 
 	mu    sync.Mutex
+	dead  bool     // no sidecar listens
 	begun []string // leases
 	log   strings.Builder
 	lost  []string
@@ -50,6 +53,11 @@ func workBehind(t *testing.T, w qsidecar.Worker) *behind {
 		b.lost = append(b.lost, leases...)
 	}
 	w.Options.Dial = func(context.Context) (net.Conn, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.dead {
+			return nil, syscall.ECONNREFUSED
+		}
 		near, far := net.Pipe()
 		p := &peer{t: t, conn: far, in: protocol.NewReader(far, 1<<20)}
 		go func() {
@@ -299,6 +307,120 @@ func TestStoppedWorkerWaitsForItsSettles(t *testing.T) {
 		w.acked(ack)
 		w.stopped()
 	})
+}
+
+// die ends the sidecar. No other one starts.
+func (b *behind) die() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = true
+	b.close()
+}
+
+// If the sidecar is killed and does not come back, a worker that drains or stops ends a minute after the oldest settle
+// without an answer.
+func TestEndOfAWorkerWithoutASidecar(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		worker  qsidecar.Worker
+		stopped bool
+	}{
+		"drain":          {worker: qsidecar.Worker{Drain: true}},
+		"drain, SyncAck": {worker: qsidecar.Worker{Drain: true, SyncAck: true}},
+		"stop":           {stopped: true},
+		"stop, SyncAck":  {worker: qsidecar.Worker{SyncAck: true}, stopped: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := workBehind(t, c.worker)
+				w.jobs(w.expect(protocol.OpClaim), "L1")
+				w.expect(protocol.OpAck)
+				began := time.Now()
+				time.Sleep(2 * time.Second) // with SyncAck, this is the only settle
+				w.die()
+				if c.stopped {
+					time.Sleep(30 * time.Second)
+					w.stop()
+				}
+				_, err := w.end.wait(t)
+				if took := time.Since(began).Round(time.Second); took < time.Minute || took > 70*time.Second {
+					t.Errorf("it ended %v after the settle, want a minute", took)
+				}
+				var unanswered *qsidecar.UnansweredError
+				if !errors.As(err, &unanswered) || unanswered.Jobs != 1 || !qsidecar.IsCode(err, protocol.CodeUnavailable) {
+					t.Errorf("Run: %v, want an UnansweredError", err)
+				}
+				if got, want := w.logged("jL1"), `ERROR msg="qsidecar: the job could not be settled: no answer from the sidecar" job=jL1 queue=q attempt=1`; len(got) == 0 || got[len(got)-1] != want {
+					t.Errorf("the log has %q, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// A worker that neither drains nor stops waits for its sidecar. When it is stopped, it doesn't wait for a settle that is
+// already unanswered for a minute.
+func TestRunningWorkerWaitsForItsSidecar(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := workBehind(t, qsidecar.Worker{})
+		w.run(w.expect(protocol.OpClaim), "L1")
+		w.die()
+		time.Sleep(time.Hour)
+		select {
+		case <-w.end.done:
+			t.Error("Run returned")
+		default:
+		}
+		w.stop()
+		stopped := time.Now()
+		if _, err := w.end.wait(t); !qsidecar.IsCode(err, protocol.CodeUnavailable) {
+			t.Errorf("Run: %v, want an UnansweredError", err)
+		}
+		if took := time.Since(stopped); took > 10*time.Second {
+			t.Errorf("it ended %v after the stop", took)
+		}
+	})
+}
+
+// A database that stays away ends a worker that stops, like a sidecar that stays away.
+func TestEndOfAWorkerWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	for name, retry := range map[string]time.Duration{"default": 0, "no Retry": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := workBehind(t, qsidecar.Worker{Options: qsidecar.Options{Retry: retry}})
+				ack, claim := w.run(w.expect(protocol.OpClaim), "L1")
+				began := time.Now()
+				w.stop()
+				w.expect(protocol.OpCancelClaim)
+				w.jobs(claim)
+				tries := 0
+				for ; ack.Op == protocol.OpAck; tries++ {
+					w.refuse(ack, protocol.CodeUnavailable, time.Second)
+					ack = w.expect(ack.Op)
+					if time.Since(began) > 55*time.Second {
+						break
+					}
+				}
+				if tries > 200 {
+					t.Errorf("it sent the ack %d times", tries)
+				}
+				go func() {
+					for {
+						if _, err := w.next(); err != nil {
+							return
+						}
+					}
+				}()
+				if _, err := w.end.wait(t); !qsidecar.IsCode(err, protocol.CodeUnavailable) {
+					t.Errorf("Run: %v, want an UnansweredError", err)
+				}
+			})
+		})
+	}
 }
 
 // A claim without a job ends a worker with Drain only if no settle was unanswered when it was sent: an ack can

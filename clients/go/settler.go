@@ -2,6 +2,10 @@ package qsidecar
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -19,19 +23,43 @@ const (
 	// maxSettleTime is how old an unanswered settle can be when a job begins. Commits take longer only in
 	// an outage, and the work of a worker that goes on then is more likely to be repeated.
 	maxSettleTime = time.Second
+
+	// maxEndTime is how old an unanswered settle can be when its worker drains or ends. A sidecar that was killed and
+	// is not started again never answers.
+	maxEndTime = time.Minute
 )
+
+// UnansweredError means that a worker drained or was stopped, and settles were unanswered for a minute. It is also a
+// *protocol.Error with the code unavailable.
+type UnansweredError struct{ Jobs int }
+
+// Error implements error.
+func (e *UnansweredError) Error() string {
+	return fmt.Sprintf("no answer for a minute to the settles of finished jobs (%d): the sidecar or its database is unavailable; "+
+		"check that it runs: these jobs are delivered again, after the sidecar timeout at the latest", e.Jobs)
+}
+
+// Unwrap returns the *protocol.Error.
+func (e *UnansweredError) Unwrap() error {
+	return protocol.Errorf(protocol.CodeUnavailable, "%s", e.Error())
+}
 
 // Settler settles jobs of a Client while its worker goes on: the worker doesn't wait for the replies. A
 // Settler limits how many jobs are begun and not settled. Its methods are safe for concurrent use.
 type Settler struct {
-	client *Client
-	most   int
+	client  *Client
+	most    int
+	ctx     context.Context // of the settles
+	giveUp  context.CancelCauseFunc
+	limited chan struct{} // closed by Limit
+	limit   func()
 
 	// Client.mu guards these fields.
 	begun       int           // jobs after Begin, before Settle or End
 	first, last *settle       // unanswered, in the order in which they were sent
 	unanswered  int           // length of that list
 	sent        uint64        // number of the last settle
+	late        int           // how many calls of Call gave up
 	answered    chan struct{} // closed by the next answer or End; nil if nothing waits for one
 }
 
@@ -41,21 +69,29 @@ type settle struct {
 	settler    *Settler
 	number     uint64
 	since      time.Time
-	failed     func(error)
+	failed     func(context.Context, error)
+	over       bool // a goroutine calls failed, or has called it
 	prev, next *settle
 }
 
-// NewSettler returns a Settler for a worker that runs up to concurrency jobs at once.
-func NewSettler(c *Client, concurrency int) *Settler {
-	return &Settler{client: c, most: max(maxUnsettled, unsettledEach*concurrency)}
+// NewSettler returns a Settler for a worker that runs up to concurrency jobs at once. The end of ctx ends the
+// repetition of settles.
+func NewSettler(ctx context.Context, c *Client, concurrency int) *Settler {
+	s := &Settler{client: c, most: max(maxUnsettled, unsettledEach*concurrency), limited: make(chan struct{})}
+	s.ctx, s.giveUp = context.WithCancelCause(ctx)
+	s.limit = sync.OnceFunc(func() { close(s.limited) })
+	return s
 }
+
+// Limit is for a worker that drains or stops: waits fail with an *UnansweredError if a settle is unanswered for a minute.
+func (s *Settler) Limit() { s.limit() }
 
 // Settle sends the ack or the nack of a job after Begin, without a claim, and returns at once. The client
 // repeats the request as Client.Call does. If that fails, Settle calls failed with the error, in a new
-// goroutine, and the settle is unanswered until failed returns. The end of ctx ends the repetition. Don't
-// change what req refers to before Wait returns.
-func (s *Settler) Settle(ctx context.Context, req *protocol.Request, failed func(error)) {
-	st := &settle{call: call{ctx: ctx, req: *req}, settler: s, since: time.Now(), failed: failed}
+// goroutine, and the settle is unanswered until failed returns. Finish can end the context that failed gets. Don't
+// change what req refers to before Finish returns.
+func (s *Settler) Settle(req *protocol.Request, failed func(context.Context, error)) {
+	st := &settle{call: call{ctx: s.ctx, req: *req}, settler: s, since: time.Now(), failed: failed}
 	st.behind = st
 	c := s.client
 	c.mu.Lock()
@@ -67,6 +103,31 @@ func (s *Settler) Settle(ctx context.Context, req *protocol.Request, failed func
 		return
 	}
 	c.enqueueLocked(&st.call)
+}
+
+// Call sends a settle as Client.Call does, and waits for the answer. Since is when its first try began. After Limit it
+// fails with an *UnansweredError a minute after that.
+func (s *Settler) Call(req *protocol.Request, since time.Time) (*protocol.Reply, error) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.limited:
+		}
+		if pause(ctx, maxEndTime-time.Since(since)) {
+			cancel(&UnansweredError{1})
+		}
+	}()
+	rep, err := s.client.Call(ctx, req)
+	if late, ok := errors.AsType[*UnansweredError](context.Cause(ctx)); ok && err != nil {
+		s.client.mu.Lock()
+		defer s.client.mu.Unlock()
+		s.late++
+		return rep, late
+	}
+	return rep, err
 }
 
 func (s *Settler) addLocked(st *settle) {
@@ -106,15 +167,27 @@ func (s *Settler) wakeLocked() {
 
 // answerLocked ends a settle with its answer. The reader calls it, so an error is for another goroutine.
 func (s *settle) answerLocked(res result) {
+	if s.over {
+		return
+	}
 	if res.err == nil {
 		s.settler.removeLocked(s)
 		return
 	}
+	s.failLocked(func() error {
+		_, err := s.settler.client.repeat(s.ctx, &s.req, s.since, s.resent, res)
+		return err
+	})
+}
+
+// failLocked calls failed with the error that try returns, in a new goroutine, and ends the settle.
+func (s *settle) failLocked(try func() error) {
+	s.over = true
 	go func() {
-		c := s.settler.client
-		if _, err := c.repeat(s.ctx, &s.req, s.since, s.resent, res); err != nil {
-			s.failed(err)
+		if err := try(); err != nil {
+			s.failed(s.ctx, err)
 		}
+		c := s.settler.client
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		s.settler.removeLocked(s)
@@ -175,6 +248,38 @@ func (s *Settler) Wait(ctx context.Context) error {
 	return s.until(ctx, func() bool { return s.first == nil || s.first.number > sent })
 }
 
+// Finish waits for every settle when the worker ends. If one is unanswered for a minute, Finish ends all with an
+// *UnansweredError. It returns that, also if a Call ended with one, or the cause of ctx's end if ctx has ended.
+func (s *Settler) Finish(ctx context.Context) error {
+	defer s.giveUp(nil)
+	s.Limit()
+	err := s.until(ctx, func() bool { return s.first == nil })
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	late, ok := errors.AsType[*UnansweredError](err)
+	switch {
+	case ok:
+		late.Jobs += s.late
+	case err == nil && s.late > 0:
+		return &UnansweredError{s.late}
+	default:
+		return err
+	}
+	s.giveUp(err)
+	for st := s.first; st != nil; st = st.next {
+		if !st.over {
+			st.failLocked(func() error { return err })
+		}
+	}
+	for s.first != nil { // until would return the error
+		answered := s.answeredLocked()
+		s.client.mu.Unlock()
+		<-answered
+		s.client.mu.Lock()
+	}
+	return err
+}
+
 // until waits until done is true, which only an answer or End can make it. It calls done with Client.mu held.
 func (s *Settler) until(ctx context.Context, done func() bool) error {
 	for ctx.Err() == nil {
@@ -183,15 +288,36 @@ func (s *Settler) until(ctx context.Context, done func() bool) error {
 			s.client.mu.Unlock()
 			return nil
 		}
-		if s.answered == nil {
-			s.answered = make(chan struct{})
-		}
-		answered := s.answered
+		answered, first, jobs := s.answeredLocked(), s.first, s.unanswered
 		s.client.mu.Unlock()
+		limited, left := s.limited, time.Duration(math.MaxInt64)
+		select {
+		case <-limited:
+			limited = nil
+			if first != nil {
+				left = maxEndTime - time.Since(first.since)
+			}
+		default:
+		}
+		if left <= 0 {
+			return &UnansweredError{jobs}
+		}
+		timer := time.NewTimer(left)
 		select {
 		case <-answered:
+		case <-limited:
+		case <-timer.C:
 		case <-ctx.Done():
 		}
+		timer.Stop()
 	}
 	return context.Cause(ctx)
+}
+
+// answeredLocked returns a channel that the next answer or End closes.
+func (s *Settler) answeredLocked() <-chan struct{} {
+	if s.answered == nil {
+		s.answered = make(chan struct{})
+	}
+	return s.answered
 }

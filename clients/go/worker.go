@@ -25,7 +25,7 @@ const (
 	// drainTime limits the wait for the reply to a claim with Drain.
 	drainTime = time.Minute
 
-	// byeTime limits the wait for the reply to bye at the end of a Worker.
+	// byeTime limits the wait for the replies at the end of a Worker: to bye, and to the return of jobs.
 	byeTime = 5 * time.Second
 )
 
@@ -131,7 +131,7 @@ type Worker struct {
 	Grace time.Duration
 
 	// Drain lets Run return when no job is ready. Run then also fails if no sidecar answers or its
-	// database is unavailable.
+	// database is unavailable, for example with an *UnansweredError.
 	Drain bool
 
 	// Options configure the connection. The Worker also calls OnLost and OnDraining. It calls OnLost
@@ -146,7 +146,8 @@ type Worker struct {
 // Run works until ctx ends and then returns nil. It stops claiming, returns jobs that arrive late
 // without using up an attempt, waits for the handlers and settles their jobs. If no sidecar answers
 // at first, it tries again, unless Drain is set. It returns an error if trying again can't help,
-// for example if a queue does not exist.
+// for example if a queue does not exist. If a settle is unanswered for a minute at the end, it returns an
+// *UnansweredError.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.Order != "" && w.Order != protocol.OrderRotate && w.Order != protocol.OrderStrict {
 		return fmt.Errorf("qsidecar: Order is %q: set it to rotate or strict", w.Order)
@@ -167,7 +168,6 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	r.settler = NewSettler(r.client, w.Concurrency)
 	start := r.log.With("queues", w.Queues)
 	if len(w.Queues) > 1 {
 		start = start.With("order", r.order())
@@ -178,9 +178,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	start.Info("qsidecar: worker started", "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
 	defer r.logStop(ctx)()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, r.cancel = context.WithCancel(ctx)
+	defer r.cancel()
 	r.base = context.WithoutCancel(ctx)
+	r.settler = NewSettler(r.base, r.client, w.Concurrency)
+	if w.Drain {
+		r.settler.Limit()
+	}
+	defer context.AfterFunc(ctx, r.settler.Limit)()
 	r.handlers, r.stop = context.WithCancelCause(r.base)
 	defer r.stop(nil)
 	defer r.graceAfter(ctx)()
@@ -188,28 +193,32 @@ func (w *Worker) Run(ctx context.Context) error {
 	for range max(1, w.Concurrency) {
 		all.Go(func() {
 			if err := r.work(ctx); err != nil {
-				cancel(&fatalError{err}) // stops the other workers too
+				r.fail(err)
 			}
 		})
 	}
 	all.Wait()
-	_ = r.settler.Wait(r.base) // base does not end
+	if err := r.settler.Finish(r.base); err != nil {
+		r.fail(err)
+	}
 	byeCtx, done := context.WithTimeout(r.base, byeTime)
 	defer done()
 	if err := r.client.Bye(byeCtx); err != nil && !errors.Is(err, ErrClosed) {
 		r.log.Info("qsidecar: could not send bye to the sidecar", "error", err)
 	}
 	r.outageLog.Wait()
-	if fatal, ok := errors.AsType[*fatalError](context.Cause(ctx)); ok {
-		return fatal.err
-	}
-	return nil
+	return r.failed
 }
 
-// fatalError is the cause of the context if one of the workers failed.
-type fatalError struct{ err error }
-
-func (e *fatalError) Error() string { return e.err.Error() }
+// fail stops the run, which then returns the error. A settle without an answer explains more than other errors.
+func (w *workerRun) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, unanswered := errors.AsType[*UnansweredError](err); unanswered || w.failed == nil {
+		w.failed = err
+	}
+	w.cancel()
+}
 
 // workerRun is one run of a Worker.
 type workerRun struct {
@@ -220,8 +229,10 @@ type workerRun struct {
 	base     context.Context // has the values of Run's context and never ends
 	handlers context.Context // parent of the handlers' contexts
 	stop     context.CancelCauseFunc
+	cancel   context.CancelFunc // stops claiming
 
 	mu           sync.Mutex
+	failed       error                              // what Run returns
 	jobs         map[string]context.CancelCauseFunc // jobs that run, by lease
 	outageLogged bool                               // the log reports an outage
 	outages      []error                            // to log: why an outage began, or nil for its end
@@ -315,7 +326,13 @@ func (w *workerRun) work(ctx context.Context) error {
 	if w.Drain {
 		wait = 0
 	}
-	for failures := 0; w.settler.WaitToClaim(ctx) == nil; {
+	for failures := 0; ; {
+		if err := w.settler.WaitToClaim(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
 		unanswered := w.Drain && w.settler.Unanswered() > 0
 		jobs, err := w.claim(ctx, wait)
 		if unanswered && IsCode(err, protocol.CodeBusy) { // jobs_per_connection counts the jobs of these settles
@@ -345,7 +362,6 @@ func (w *workerRun) work(ctx context.Context) error {
 		}
 		w.returnJobs(jobs)
 	}
-	return nil
 }
 
 // outage logs that no jobs can be claimed (err), or that they can again (nil). It logs each outage
@@ -426,9 +442,14 @@ func (w *workerRun) order() protocol.Order {
 
 // returnJobs returns jobs that arrived after the end of ctx.
 func (w *workerRun) returnJobs(jobs []protocol.Job) {
+	if len(jobs) == 0 {
+		return
+	}
+	ctx, done := context.WithTimeout(w.base, byeTime)
+	defer done()
 	for _, j := range jobs {
 		at := time.Duration(0)
-		if err := w.client.Nack(w.base, j.Lease, Nack{Snooze: true, Delay: &at}); err != nil {
+		if err := w.client.Nack(ctx, j.Lease, Nack{Snooze: true, Delay: &at}); err != nil {
 			w.log.Warn("qsidecar: could not return a job; it is released when the connection closes", "job", j.ID, "error", err)
 		}
 	}
@@ -481,14 +502,15 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	return w.settle(ctx, o)
 }
 
-// almost is how long before its time limit a run that lost its lease was ended by the limit. The sidecar counts the run from the
+// almost is how long before its time limit a run that lost its lease was ended by the limit: at most half of it. The sidecar counts the run from the
 // commit of the claim.
 const almost = 100 * time.Millisecond
 
 // lossText returns why the lease of a job was lost: its time limit, or else the given text.
 func lossText(job *protocol.Job, began time.Time, otherwise string) string {
-	if ms, ok := job.TimeoutMS.Get(); ok && time.Since(began) > time.Duration(ms)*time.Millisecond-almost {
-		return fmt.Sprintf("the job ran longer than its time limit of %v", time.Duration(ms)*time.Millisecond)
+	ms, ok := job.TimeoutMS.Get()
+	if limit := time.Duration(ms) * time.Millisecond; ok && time.Since(began) > limit-min(almost, limit/2) {
+		return fmt.Sprintf("the job ran longer than its time limit of %v", limit)
 	}
 	return otherwise
 }

@@ -78,7 +78,12 @@ func TestWorkerLogsFailedJobs(t *testing.T) {
 // TestWorkerLogsARunOverItsTimeLimit checks the text about a job whose time limit was over before its settle.
 func TestWorkerLogsARunOverItsTimeLimit(t *testing.T) {
 	t.Parallel()
-	_, w, log := logged(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	_, w, log := logged(t, qsidecar.Worker{Handler: func(ctx context.Context, j *qsidecar.Job) error {
+		if _, limited := j.TimeoutMS.Get(); limited {
+			<-ctx.Done()
+		}
+		return nil
+	}})
 	log.want(t, "INFO qsidecar: worker started")
 	for _, c := range []struct {
 		limit protocol.Opt[int64]

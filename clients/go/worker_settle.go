@@ -58,36 +58,46 @@ func newOutcome(job *Job, failed error) *outcome {
 // SyncAck, settle waits, and also claims, which saves a round trip. It then returns the jobs of the claim.
 func (w *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job) {
 	if !w.SyncAck && !w.settler.Joins() {
-		w.settler.Settle(w.base, &o.request, func(err error) {
-			for err != nil && w.settleAgain(ctx, o, err) {
-				_, err = w.client.Call(w.base, &o.request)
+		w.settler.Settle(&o.request, func(settling context.Context, err error) {
+			for err != nil && w.settleAgain(ctx, settling, o, err) {
+				_, err = w.client.Call(settling, &o.request)
 			}
 		})
 		return nil
 	}
 	defer w.settler.End()
+	since := time.Now()
 	for {
 		req := o.request
 		if len(next) == 0 && ctx.Err() == nil {
 			req.Claim = &protocol.NextClaim{Queues: w.Queues, Order: w.order(), Weights: w.weights()}
 		}
-		rep, err := w.client.Call(w.base, &req)
+		rep, err := w.settler.Call(&req, since)
 		if rep != nil { // it can have jobs beside an error
 			next = append(next, rep.Jobs...)
 		}
-		if err == nil || !w.settleAgain(ctx, o, err) {
+		if _, unanswered := errors.AsType[*UnansweredError](err); unanswered {
+			w.fail(err)
+		}
+		if err == nil || !w.settleAgain(ctx, w.base, o, err) {
 			return next
 		}
 	}
 }
 
 // settleAgain reports whether to send the outcome again after an error, and pauses before. If the worker gave
-// up while the database is unavailable, finished work would be done twice.
-func (w *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool {
+// up while the database is unavailable, finished work would be done twice. Once the worker stops (ctx), it gives up
+// after an internal error, and pauses until settling ends.
+func (w *workerRun) settleAgain(ctx, settling context.Context, o *outcome, err error) bool {
 	log := w.jobLog(&o.job)
 	o.tries++
 	var either *SettledOrLostError
+	var unanswered *UnansweredError
+	internal := IsCode(err, protocol.CodeInternal)
 	switch {
+	case errors.As(err, &unanswered):
+		log.Error("qsidecar: the job could not be settled: no answer from the sidecar")
+		return false
 	case errors.As(err, &either), o.doubtful && IsLost(err):
 		log.Info("qsidecar: the job was settled by an earlier try, or was lost")
 		return false
@@ -100,13 +110,16 @@ func (w *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool
 		o.request, o.refused = *nackOf(err).request(), true
 		o.request.Lease = o.job.Lease
 		return true
-	case !retryable(err) || ctx.Err() != nil:
+	case !retryable(err) || internal && ctx.Err() != nil:
 		log.Error("qsidecar: the job could not be settled", "error", err)
 		return false
 	}
 	log.Warn("qsidecar: the job could not be settled yet", "error", err)
-	o.doubtful = o.doubtful || IsCode(err, protocol.CodeInternal) || IsCode(err, protocol.CodeUnknownOutcome)
-	pause(ctx, 4*backoff(o.tries))
+	o.doubtful = o.doubtful || internal || IsCode(err, protocol.CodeUnknownOutcome)
+	if internal {
+		settling = ctx
+	}
+	pause(settling, 4*backoff(o.tries))
 	return true
 }
 

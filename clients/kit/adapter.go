@@ -26,6 +26,7 @@ type answer struct {
 	Duplicate bool        `json:"duplicate"`
 	Jobs      []answerJob `json:"jobs"`
 	IDs       []string    `json:"ids"`
+	Cancelled []string    `json:"cancelled"`
 	PID       int         `json:"pid"`
 
 	line string

@@ -140,7 +140,7 @@ func playBindAgain(s *stage) {
 }
 
 // wantLost checks which leases the client reported as lost. It asks until there are enough.
-func (s *stage) wantLost(jobs ...fields) {
+func (s *stage) wantLost(jobs ...fields) answer {
 	want := []string{}
 	for _, j := range jobs {
 		want = append(want, id(j))
@@ -149,24 +149,33 @@ func (s *stage) wantLost(jobs ...fields) {
 	for deadline := time.Now().Add(s.kit.patience); ; {
 		got := s.succeeds(s.command(command{"do": "lost"}))
 		if slices.Equal(slices.Compact(slices.Sorted(slices.Values(got.IDs))), want) {
-			return
+			return got
 		}
 		need(!over(deadline), fmt.Sprintf("the program to get the lost leases %v", want), "%v", got.IDs)
 		<-after(5 * time.Millisecond)
 	}
 }
 
+// wantCancelled checks that the first of these lost jobs was reported as cancelled, and no other one.
+func (s *stage) wantCancelled(jobs ...fields) {
+	got, want := s.wantLost(jobs...).Cancelled, id(jobs[0])
+	need(slices.Equal(slices.Compact(got), []string{want}), "only the job "+want+" to be reported as cancelled", "%v", got)
+}
+
 func playLostReported(s *stage) {
 	p := s.open()
-	jobs := s.claimJobs(p, 3)
+	jobs := s.claimJobs(p, 5)
 	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[0]), "1.kit.unknown"}, "reason": "cancelled"}))
-	s.wantLost(jobs[0])
+	s.wantCancelled(jobs[0])
+	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[3])}, "reason": "kit_of_a_later_version"}))
+	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[4])}}))
+	s.wantCancelled(jobs[0], jobs[3], jobs[4])
 	p.close()
 	p = s.accept()
 	if req := s.firstBind(p); req != nil {
 		need(!slices.Contains(req.leases(), lease(jobs[0])), "a lost lease not to be bound", "%s", p.text(req))
 		p.answerSettle(req, lease(jobs[1]))
-		s.wantLost(jobs[0], jobs[1])
+		s.wantCancelled(jobs[0], jobs[1], jobs[3], jobs[4])
 	}
 	done := s.ack(jobs[2])
 	p.answerSettle(p.expect(protocol.OpAck))

@@ -362,7 +362,8 @@ export class Worker {
   schedule(name: string, schedule: Schedule): void
   /**
    * Runs until SIGTERM, SIGINT or `stop`. Then it claims no more, lets the running jobs finish, and is fulfilled. A second signal ends
-   * the process at once. It fails if the worker can't go on. `module` is the URL of the file that exports the worker, for `threads`.
+   * the process at once. It fails if the worker can't go on, and with Unavailable if a settle is
+   * unanswered for a minute at the end. `module` is the URL of the file that exports the worker, for `threads`.
    */
   run(options?: RunOptions & { module?: string | URL; logger?: Logger }): Promise<void>
   /** Ends `run`. Running jobs finish. */

@@ -11,7 +11,7 @@ const jobs = new Map()
 const client = new Client({
   worker: 'kit',
   requestTimeoutMs: 60_000, // the kit breaks connections during an enqueue too
-  onLost: (all) => lost.push(...all.map((job) => job.id)),
+  onLost: (all) => lost.push(...all),
   logger: { info() {}, warn() {}, error() {} },
 })
 
@@ -38,7 +38,7 @@ async function execute(c) {
     case 'extend':
       return void (await job.extend({ leaseMs: c.lease_ms }))
     case 'lost':
-      return { ids: lost }
+      return { ids: lost.map((job) => job.id), cancelled: lost.filter((job) => job.cancelled).map((job) => job.id) }
     case 'exec':
       return { pid: spawn('sleep', ['1000'], { stdio: 'ignore' }).pid }
     case 'close':

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import qsidecar  # noqa: E402
 
-lost = []
+lost = []  # jobs
 jobs = {}
 writing = threading.Lock()
 ASYNC = "--async" in sys.argv
@@ -22,7 +22,7 @@ client = (qsidecar.AsyncClient if ASYNC else qsidecar.Client)(
     worker="kit",
     codec=os.environ.get("QSIDECAR_CODEC") or None,
     request_timeout=60,  # the kit breaks connections during an enqueue too
-    on_lost=lambda jobs: lost.extend(job.id for job in jobs),
+    on_lost=lost.extend,
 )
 
 
@@ -56,7 +56,7 @@ async def do(c):
     elif what == "extend":
         await done(jobs[c["id"]].extend(c["lease_ms"] / 1000))
     elif what == "lost":
-        return {"ids": list(lost)}
+        return {"ids": [job.id for job in lost], "cancelled": [job.id for job in lost if job.cancelled]}
     elif what == "exec":
         return {"pid": subprocess.Popen(["sleep", "1000"], close_fds=False).pid}
     elif what == "close":

@@ -12,7 +12,7 @@ class Adapter
     @jobs = {}
     @lost = []
     @client = Qsidecar::Client.new(
-      worker: "kit", codec: ENV["QSIDECAR_CODEC"], request_timeout: 60, on_lost: ->(job) { @lock.synchronize { @lost << job.id } }
+      worker: "kit", codec: ENV["QSIDECAR_CODEC"], request_timeout: 60, on_lost: ->(job) { @lock.synchronize { @lost << job } }
     ).connect
   end
 
@@ -66,7 +66,8 @@ class Adapter
   end
 
   def do_lost(_)
-    { ids: @lock.synchronize { @lost.dup } }
+    lost = @lock.synchronize { @lost.dup }
+    { ids: lost.map(&:id), cancelled: lost.select(&:cancelled?).map(&:id) }
   end
 
   def do_exec(_)

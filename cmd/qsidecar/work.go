@@ -95,7 +95,8 @@ const workExitCodes = `Exit codes:
   1    it cannot continue; the message has the reason, and no attempt was counted
   2    wrong arguments; CMD does not exist
   3    --once: no job was ready
-  5    no sidecar answers; with --once and --drain also: it is unavailable; try later
+  5    no sidecar answers; with --once and --drain also: it is unavailable; try later.
+       At the end: acks are unanswered for a minute, so their jobs are delivered again
   130  ended by a second signal`
 
 // workFlags are the options of a worker, and the flags that need parsing.
@@ -277,7 +278,8 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	err = w.Run(stop, abort, c, socket)
 	bye, cancel := withAnswerTimeout(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
-	if e := c.Bye(bye); e != nil {
+	_, unanswered := errors.AsType[*qsidecar.UnansweredError](err)
+	if e := c.Bye(bye); e != nil && !unanswered {
 		err = errors.Join(err, fmt.Errorf("leaving the sidecar: %w", e))
 	}
 	if errors.Is(err, worker.ErrNoJob) {

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,12 +26,18 @@ type behind struct {
 	stop     context.CancelFunc
 	ended    chan error
 
+	untilLost bool // a job ends with its lease
+
 	mu    sync.Mutex
 	begun []string // ids
 	log   strings.Builder
 }
 
-func (b *behind) run(_ context.Context, job protocol.Job) outcome {
+func (b *behind) run(ctx context.Context, job protocol.Job) outcome {
+	if b.untilLost {
+		<-ctx.Done()
+		return outcome{reason: context.Cause(ctx).Error()}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begun = append(b.begun, job.ID)
@@ -57,13 +65,19 @@ func workBehind(t *testing.T, o Options) *behind {
 	b.conn = far
 	go b.read()
 	var err error
-	b.client, err = qsidecar.Dial(t.Context(), qsidecar.Options{Dial: func(context.Context) (net.Conn, error) { return near, nil }})
+	dial := func(context.Context) (conn net.Conn, err error) {
+		if conn, near = near, nil; conn == nil {
+			err = syscall.ECONNREFUSED
+		}
+		return conn, err
+	}
+	b.client, err = qsidecar.Dial(t.Context(), qsidecar.Options{Dial: dial})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	b.settler = qsidecar.NewSettler(b.client, o.Jobs)
 	ctx, stop := context.WithCancel(t.Context())
+	b.settler = qsidecar.NewSettler(context.WithoutCancel(ctx), b.client, o.Jobs)
 	b.stop = stop
 	go func() { b.ended <- b.runJobs(ctx, context.WithoutCancel(ctx)) }()
 	return b
@@ -214,6 +228,81 @@ func TestNoJobBeginsAfterASecond(t *testing.T) {
 			t.Errorf("it ran %v, and ended with %v", b.begun, err)
 		}
 	})
+}
+
+// TestEndWithoutASidecar checks that a worker that drains or stops ends a minute after the oldest settle without an
+// answer, if the sidecar is killed and does not come back.
+func TestEndWithoutASidecar(t *testing.T) {
+	for name, c := range map[string]struct {
+		options Options
+		stopped bool
+	}{
+		"drain":          {options: Options{Drain: true}},
+		"drain, SyncAck": {options: Options{Drain: true, SyncAck: true}},
+		"once":           {options: Options{Once: true}},
+		"stop":           {stopped: true},
+		"stop, SyncAck":  {options: Options{SyncAck: true}, stopped: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.options.Jobs = 1
+				b := workBehind(t, c.options)
+				b.jobs(b.expect(protocol.OpClaim), "1")
+				b.expect(protocol.OpAck)
+				began := time.Now()
+				time.Sleep(2 * time.Second)
+				b.conn.Close()
+				if c.stopped {
+					time.Sleep(30 * time.Second)
+					b.stop()
+				}
+				err := <-b.ended
+				if took := time.Since(began).Round(time.Second); took < time.Minute || took > 70*time.Second {
+					t.Errorf("it ended %v after the settle, want a minute", took)
+				}
+				var unanswered *qsidecar.UnansweredError
+				if !errors.As(err, &unanswered) || unanswered.Jobs != 1 {
+					t.Errorf("it ended with %v, want an UnansweredError", err)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if got, want := b.log.String(), "qsidecar: job 1 of q could not be settled: no answer from the sidecar\n"; got != want {
+					t.Errorf("the log has\n%swant\n%s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestLossNearTheTimeLimit checks that the log names the time limit only if the lease was lost near it: within 100 ms, or
+// within half of a short limit.
+func TestLossNearTheTimeLimit(t *testing.T) {
+	for _, c := range []struct {
+		limit, took time.Duration
+		want        string
+	}{
+		{time.Second, 900 * time.Millisecond, errJobLost.Error()},
+		{time.Second, 901 * time.Millisecond, "it ran longer than its time limit of 1s and was stopped"},
+		{50 * time.Millisecond, 25 * time.Millisecond, errJobLost.Error()},
+		{50 * time.Millisecond, 26 * time.Millisecond, "it ran longer than its time limit of 50ms and was stopped"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := workBehind(t, Options{Jobs: 1, Drain: true})
+			b.untilLost = true
+			job := protocol.Job{ID: "1", Queue: "q", Lease: "L1", Attempt: 1, MaxAttempts: 20, TimeoutMS: protocol.Some(c.limit.Milliseconds())}
+			b.reply(b.expect(protocol.OpClaim), &protocol.Reply{OK: true, Jobs: []protocol.Job{job}})
+			synctest.Wait()
+			time.Sleep(c.took)
+			b.LostLeases([]string{"L1"}, "")
+			b.jobs(b.expect(protocol.OpClaim))
+			if err := b.end(); err != nil {
+				t.Error(err)
+			}
+			if got, want := b.log.String(), "qsidecar: job 1 of q, attempt 1 of 20: "+c.want+"\n"; got != want {
+				t.Errorf("after %v of %v, the log has\n%swant\n%s", c.took, c.limit, got, want)
+			}
+		})
+	}
 }
 
 // TestDrainSeesFollowUpJobs checks that with Options.Drain a claim without a job ends the worker only if no ack was

@@ -20,6 +20,7 @@ func TestSettleAfterAnInternalError(t *testing.T) {
 	w.client = dialFake(t, got,
 		&protocol.Reply{Error: internal.Error, Jobs: []protocol.Job{{ID: "2", Queue: "q", Lease: "2.next"}}}, internal,
 		&protocol.Reply{OK: true, Settled: &protocol.Settled{Verb: "acked", Count: 1}})
+	w.settler = qsidecar.NewSettler(t.Context(), w.client, 1)
 	req := done().request
 	req.Lease, req.Claim = "1.mine", &protocol.NextClaim{Queues: w.opts.Queues}
 	next, err := w.settle(t.Context(), t.Context(), &settling{job: protocol.Job{ID: "1", Queue: "q", Lease: "1.mine"}, request: req})

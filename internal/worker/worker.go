@@ -119,9 +119,9 @@ func New(o Options) *Worker {
 
 // Run claims and runs jobs until stop ends, or until Options.Once or Options.Drain stops it. It
 // returns when every command has exited. If abort ends, Run kills the commands. Run returns nil
-// if stop ended it in order.
+// if stop ended it in order, and a *qsidecar.UnansweredError if settles are unanswered for a minute then.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
-	w.client, w.settler, w.socket = c, qsidecar.NewSettler(c, w.opts.Jobs), socket
+	w.client, w.settler, w.socket = c, qsidecar.NewSettler(abort, c, w.opts.Jobs), socket
 	var err error
 	if w.folder, err = openFolder(); err != nil {
 		return err
@@ -204,6 +204,10 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 	claiming, end := context.WithCancelCause(stop)
 	defer end(nil)
 	w.end = end
+	if w.opts.Once || w.opts.Drain {
+		w.settler.Limit()
+	}
+	defer context.AfterFunc(claiming, w.settler.Limit)()
 	var jobs sync.WaitGroup
 	err := w.claimAll(claiming, func(r runner, job protocol.Job) {
 		jobs.Go(func() {
@@ -216,13 +220,16 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 		})
 	})
 	jobs.Wait()
-	_ = w.settler.Wait(abort) // after abort, the session gives back unsettled jobs
+	unanswered := w.settler.Finish(abort)
 	var closers sync.WaitGroup
 	for range w.opts.Jobs {
 		r := <-w.idle
 		closers.Go(r.close)
 	}
 	closers.Wait()
+	if unanswered != nil && abort.Err() == nil { // after abort, the session gives back unsettled jobs
+		return unanswered
+	}
 	if err == nil || endedBy(stop, err) {
 		err = context.Cause(claiming) // nil, a signal, or a fatal outcome
 	}
@@ -274,7 +281,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 		began := time.Now()
 		v = w.runIn(ctx, r, job)
 		limit := time.Duration(job.TimeoutMS.Or(0)) * time.Millisecond
-		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-lateGrace {
+		if v.reason == errJobLost.Error() && limit > 0 && time.Since(began) > limit-min(lateGrace, limit/2) {
 			v.reason = fmt.Sprintf("it ran longer than its time limit of %s and was stopped", textfmt.FormatDuration(limit))
 		}
 	}
@@ -303,7 +310,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 		}
 		return v, next
 	}
-	w.settleBehind(claiming, abort, st)
+	w.settleBehind(claiming, st)
 	if !claims || w.settler.WaitToClaim(claiming) != nil {
 		return v, nil
 	}
@@ -341,25 +348,26 @@ type settling struct {
 }
 
 // settleBehind sends a settle and doesn't wait for the reply.
-func (w *Worker) settleBehind(claiming, abort context.Context, st *settling) {
-	w.settler.Settle(abort, st.request, func(err error) {
+func (w *Worker) settleBehind(claiming context.Context, st *settling) {
+	w.settler.Settle(st.request, func(ctx context.Context, err error) {
 		for err != nil {
-			again, fatal := w.settleAgain(claiming, abort, st, err)
+			again, fatal := w.settleAgain(claiming, ctx, st, err)
 			if fatal != nil {
 				w.end(fatal)
 			}
 			if !again {
 				return
 			}
-			_, err = w.client.Call(abort, st.request)
+			_, err = w.client.Call(ctx, st.request)
 		}
 	})
 }
 
 // settle sends a settle until it is answered, and returns the jobs that its claim got.
 func (w *Worker) settle(claiming, abort context.Context, st *settling) (next []protocol.Job, fatal error) {
+	since := time.Now()
 	for {
-		rep, err := w.client.Call(abort, st.request)
+		rep, err := w.settler.Call(st.request, since)
 		if rep != nil && len(rep.Jobs) > 0 {
 			next, st.request.Claim = rep.Jobs, nil
 		}
@@ -373,13 +381,14 @@ func (w *Worker) settle(claiming, abort context.Context, st *settling) (next []p
 }
 
 // settleAgain reports whether to send a settle again after an error, and pauses before. The client repeats it
-// while the sidecar is unavailable. After an internal error settleAgain repeats it, until the worker stops: the
+// while the sidecar is unavailable and ctx has not ended. After an internal error settleAgain repeats it, until the worker stops: the
 // job was run, and another outcome would run it again.
-func (w *Worker) settleAgain(claiming, abort context.Context, st *settling, err error) (again bool, fatal error) {
+func (w *Worker) settleAgain(claiming, ctx context.Context, st *settling, err error) (again bool, fatal error) {
 	job := st.job
 	internal := qsidecar.IsCode(err, protocol.CodeInternal)
 	st.tries++
 	var twice *qsidecar.SettledOrLostError
+	var unanswered *qsidecar.UnansweredError
 	switch {
 	case st.doubtful && qsidecar.IsLost(err):
 		w.logf("job %s of %s was settled by an earlier try, or was lost", job.ID, job.Queue)
@@ -387,8 +396,11 @@ func (w *Worker) settleAgain(claiming, abort context.Context, st *settling, err 
 	case errors.As(err, &twice), qsidecar.IsLost(err):
 		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
 		return false, nil
-	case abort.Err() != nil: // the session gives back unsettled jobs
-		return false, unsettled(job, context.Cause(abort))
+	case errors.As(err, &unanswered), errors.As(context.Cause(ctx), &unanswered):
+		w.logf("job %s of %s could not be settled: no answer from the sidecar", job.ID, job.Queue)
+		return false, unanswered
+	case ctx.Err() != nil: // the session gives back unsettled jobs
+		return false, unsettled(job, context.Cause(ctx))
 	case internal && claiming.Err() == nil:
 		w.logf("job %s of %s could not be settled yet: %v", job.ID, job.Queue, err)
 		st.doubtful = true

@@ -305,6 +305,14 @@ func (h *Heartbeater) SendNow() {
 	}
 }
 
+// LeasesEnded is called after this sidecar ended leases of jobs of the queue, by maintenance or a command. If sessions hold some of that
+// queue, it makes Run send a heartbeat immediately, which finds out whose they were.
+func (h *Heartbeater) LeasesEnded(queue string) {
+	if h.Leases.SessionsHold(queue) {
+		h.SendNow()
+	}
+}
+
 // Leave sends the last heartbeat. The sessions' leases stay valid for the restart grace.
 func (h *Heartbeater) Leave(ctx context.Context) error {
 	h.mu.Lock()

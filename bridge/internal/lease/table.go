@@ -345,6 +345,18 @@ func (t *Table) HeldBySessions() int {
 	return n
 }
 
+// SessionsHold reports whether a session holds a lease of a job of the queue.
+func (t *Table) SessionsHold(queue string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.entries {
+		if h.session != nil && h.queue == queue {
+			return true
+		}
+	}
+	return false
+}
+
 // Count returns how many claims are known, including claims in flight and timed leases.
 func (t *Table) Count() int {
 	t.mu.Lock()

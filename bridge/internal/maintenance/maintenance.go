@@ -129,6 +129,11 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		m.Metrics().CountFailed(swept.Failed, false)
 		LogFailed(m.Log, swept.Failed)
 		m.Failed(swept.Failed)
+		for _, f := range swept.Failed {
+			if f.Cause == backends.CauseTimedOut || f.Cause == backends.CauseTxLost { // other causes don't end a session's lease
+				m.Heartbeat.LeasesEnded(f.Queue)
+			}
+		}
 		fired := false
 		if swept.ScheduleDue && !backends.Retryable(err) {
 			var failed error

@@ -99,6 +99,7 @@ func (p *Pipeline) Command(ctx context.Context, c backends.Command) (count int64
 	p.events.commanded(&c, count)
 	if c.Kind == backends.Reclaim {
 		p.Metrics.Load().Queue(c.Queue).Returned.Add(float64(count))
+		p.heartbeat.LeasesEnded(c.Queue)
 	}
 	if c.Kind == backends.Limit && err == nil {
 		p.executor.gates.open(c.Queue)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type answer struct {
 	Duplicate bool     `json:"duplicate,omitempty"`
 	Jobs      []job    `json:"jobs,omitempty"`
 	IDs       []string `json:"ids,omitempty"`
+	Cancelled []string `json:"cancelled,omitempty"`
 	PID       int      `json:"pid,omitempty"`
 }
 
@@ -66,11 +68,12 @@ func main() {
 type adapter struct {
 	client *qsidecar.Client
 
-	mu     sync.Mutex
-	leases map[string]string // by job
-	ids    map[string]string // by lease
-	lost   []string          // job ids
-	out    *json.Encoder
+	mu        sync.Mutex
+	leases    map[string]string // by job
+	ids       map[string]string // by lease
+	lost      []string          // job ids
+	cancelled []string          // of these
+	out       *json.Encoder
 }
 
 func run() error {
@@ -104,11 +107,14 @@ func run() error {
 	}
 }
 
-func (a *adapter) onLost(leases []string, _ string) {
+func (a *adapter) onLost(leases []string, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range leases {
 		a.lost = append(a.lost, a.ids[l])
+		if reason == protocol.ReasonCancelled {
+			a.cancelled = append(a.cancelled, a.ids[l])
+		}
 	}
 }
 
@@ -171,7 +177,7 @@ func (a *adapter) do(ctx context.Context, c command) (got answer, err error) {
 	case "lost":
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		got.IDs = append([]string{}, a.lost...)
+		got.IDs, got.Cancelled = slices.Clone(a.lost), slices.Clone(a.cancelled)
 	case "exec":
 		got.PID, err = child()
 	case "close":

@@ -24,8 +24,8 @@ Works the jobs of the Worker that FILE exports as its default, until SIGTERM, wh
   --ack behind|sync     sync: wait for each ack before the next job (default: behind)
   -h, --help            print this text
 
-Exit codes: 0 it was stopped or has drained, 1 it cannot go on or got a second signal, 2 wrong arguments, 5 (--drain)
-no sidecar answers, or its database is away.
+Exit codes: 0 it was stopped or has drained, 1 it cannot go on or got a second signal, 2 wrong arguments, 5 the sidecar
+or its database is away (--drain), or was for a minute when the worker ended.
 `
 
 class Usage extends Error {}

@@ -14,29 +14,40 @@ const MOST_EACH = 2
 // No job begins while a settle is unanswered for so long, in milliseconds. No commit takes that long unless the
 // database is in trouble, and each further job could be delivered again.
 const LONGEST = 1000
+// How old an unanswered settle can be when the run drains or ends, in milliseconds. A sidecar that was killed and is not
+// started again never answers.
+const LAST = 60_000
 
 class Behind {
   #client
   #most
+  #drain
   #ending
   #log
   #begun = new Set() // jobs after begin, before settle or leave
   #unanswered = new Map() // jobs: since when; infinity once the database has rejected the settle
+  #sent = new Map() // the jobs of #unanswered: since when, also then; the oldest is the first
+  #givenUp = 0
   #waiters = [] // functions that check their condition again
   #checks // while a job waits, because time alone ends some waits
   #again = new Set() // settles that pause between two tries
 
-  constructor(client, concurrency, ending, log) {
+  constructor(client, concurrency, drain, ending, log) {
     this.#client = client
     this.#most = Math.max(MOST, MOST_EACH * concurrency)
+    this.#drain = drain
     this.#ending = ending
     this.#log = log
   }
 
-  /** Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered. */
+  /**
+   * Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered. In a drain
+   * it waits until a settle is too old. If the run ends otherwise, it also ends the claims.
+   */
   async settle(job, [op, fields], claim) {
     this.#begun.delete(job)
     this.#unanswered.set(job, now())
+    this.#sent.set(job, now())
     const session = this.#client._session
     // Until the reply that ends it, so also between two tries. Then the lease is not held any more.
     session.leases.settling([job.lease], +1)
@@ -47,7 +58,14 @@ class Behind {
     }
     return new Promise((resolve) => {
       // If the claim fails, the claim of the pool fails too, and reports it.
-      session.submit([call, new Call('claim', claim, (error, reply) => resolve(reply?.jobs ?? []))])
+      let answered = false
+      const claiming = new Call('claim', claim, (error, reply) => {
+        answered = true
+        resolve(reply?.jobs ?? [])
+      })
+      session.submit([call, claiming])
+      if (!this.#drain) return
+      this.#until(() => answered || this.#late()).then(() => session.abandon(claiming, new errors.NotConnected('claim: no answer in time')))
     })
   }
 
@@ -55,7 +73,7 @@ class Behind {
   async begin(job) {
     // Another job can begin between the end of a wait and its continuation. So check, and count it, in one step.
     while (!this.#canBegin()) {
-      if (this.#ending()) return false
+      if (this.#ending() || this.#late()) return false
       await this.#change()
     }
     this.#begun.add(job)
@@ -65,7 +83,7 @@ class Behind {
   /** Waits until a job could begin. Returns false if the run ends before. */
   async canBegin() {
     while (!this.#canBegin()) {
-      if (this.#ending()) return false
+      if (this.#ending() || this.#late()) return false
       await this.#change()
     }
     return true
@@ -80,14 +98,52 @@ class Behind {
     return this.#unanswered.size === 0
   }
 
-  /** Waits until the settle of the job, or without a job all settles, have ended, or the run ends. */
+  /** Waits until the settle of the job, or without a job all settles, have ended, or the run ends, or one is too old. */
   wait(job) {
-    return this.#until(() => this.idle || (job && !this.#unanswered.has(job)) || this.#ending())
+    return this.#until(() => this.idle || (job && !this.#unanswered.has(job)) || this.#ending() || this.#late())
   }
 
-  /** Waits until all settles have ended. */
-  end() {
-    return this.#until(() => this.idle)
+  /** Waits until all settles have ended. Gives up if one is too old, and returns the error of those without an answer. */
+  async end() {
+    await this.#until(() => this.idle || this.#late())
+    for (const pausing of this.#again) clearTimeout(pausing.timer)
+    for (const job of this.#unanswered.keys()) this.giveUp(job)
+    this.#unanswered.clear()
+    if (this.#givenUp === 0) return undefined
+    return new errors.Unavailable(
+      `no answer for a minute to the settles of finished jobs (${this.#givenUp}): the sidecar or its database is unavailable; ` +
+        'check that it runs: these jobs are delivered again, after the sidecar timeout at the latest',
+      { code: 'unavailable' },
+    )
+  }
+
+  /** Returns whether the run drains or ends, and a settle that was sent then is too old. */
+  over(since) {
+    return now() - since >= LAST && (this.#drain || this.#ending())
+  }
+
+  /** Waits for a settle that was sent then. It rejects when that is over. */
+  async answer(since, settle) {
+    let done = false
+    const ended = () => {
+      done = true
+      this.#changed()
+    }
+    settle.then(ended, ended)
+    await this.#until(() => done || this.over(since))
+    if (!done) throw new errors.Unavailable('no answer in time', { code: 'unavailable' })
+    return settle
+  }
+
+  /** Notes that nothing waits for the settle of the job any more. It is unanswered. */
+  giveUp(job) {
+    this.#log.error(`${job} could not be settled: no answer from the sidecar`)
+    this.#givenUp++
+  }
+
+  #late() {
+    for (const since of this.#sent.values()) return this.over(since)
+    return false
   }
 
   /** Ends what only waits for the end of the run. */
@@ -135,6 +191,7 @@ class Behind {
   }
 
   #answered(settle, error) {
+    if (!this.#unanswered.has(settle.job)) return // it was given up
     if (!error) {
       settle.job.settled = true
       return this.#over(settle)
@@ -150,6 +207,7 @@ class Behind {
   #over(settle) {
     this.#client._session.leases.settling([settle.job.lease], -1)
     this.#unanswered.delete(settle.job)
+    this.#sent.delete(settle.job)
     this.#changed()
   }
 

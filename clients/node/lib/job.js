@@ -10,8 +10,8 @@ const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
 // Lines of a stack that don't help to find the error.
 const INNER = /^ +at (.*\(?node:|new Promise \(<anonymous>\))/
 
-// A run whose lease is lost so shortly before its time limit was ended by it, in milliseconds. The sidecar counts the run
-// from the commit of the claim, and the client from the reply.
+// A run whose lease is lost so shortly before its time limit was ended by it, in milliseconds, at most half of it. The sidecar
+// counts the run from the commit of the claim, and the client from the reply.
 const ALMOST = 100
 
 const NACK_OPTIONS = ['delayMs', 'dead', 'snooze']
@@ -189,7 +189,7 @@ class Job {
 
   /** Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty. */
   _overran() {
-    const over = this.timeoutMs && performance.now() - this._began > this.timeoutMs - ALMOST
+    const over = this.timeoutMs && performance.now() - this._began > this.timeoutMs - Math.min(ALMOST, this.timeoutMs / 2)
     return over ? `it ran longer than its time limit of ${this.timeoutMs / 1000} s` : ''
   }
 

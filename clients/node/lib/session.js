@@ -289,6 +289,10 @@ class Session {
         this.#finish(call, unanswered(call, why.message))
         continue
       }
+      if (call.op === 'claim' && call.until === 0) { // endClaims ended it
+        this.#finish(call, undefined, { jobs: [] })
+        continue
+      }
       call.resent ||= call.sent
       call.sent = false
       again.push(call)

@@ -9,6 +9,7 @@ const { Client, CLIENT_OPTIONS, ORDERS, orderFields, scheduleFields, QUIET } = r
 const { Folder } = require('./folder')
 const handlers = require('./handlers')
 const { outcome, refused, isRejected, logLoss } = require('./settle')
+const { now } = require('./session')
 const { Threads } = require('./threads')
 
 // How long one claim waits, in milliseconds. Then the worker claims again.
@@ -203,7 +204,7 @@ class Pool {
     this.waiters = [] // functions to call when a slot is free, or when the run ends
     this.folder = new Folder()
     const slots = shares.reduce((sum, share) => sum + share.slots, 0)
-    this.behind = new Behind(this.client, slots, () => this.stopping, log)
+    this.behind = new Behind(this.client, slots, this.drain, () => this.stopping, log)
     this.threads = chosen.threads && new Threads(chosen.threads, chosen.module, log, (error) => {
       this.error ??= error
       this.stop()
@@ -215,7 +216,7 @@ class Pool {
       for (const schedule of schedules) await this.#declare(schedule)
       await Promise.all(this.groups.map((group) => this.#claimGuarded(group)))
       while (this.works.size > 0) await Promise.all(this.works)
-      await this.behind.end()
+      this.error = (await this.behind.end()) ?? this.error
     } finally {
       await this.threads?.end()
     }
@@ -401,11 +402,16 @@ class Pool {
       return
     }
     let replaced = false
+    const since = now()
     for (let tries = 1; ; tries++) {
       job._claim = claim()
       try {
-        return void (await job._do(settle[0], { ...settle[1] }, Infinity))
+        return void (await this.behind.answer(since, job._do(settle[0], { ...settle[1] }, Infinity)))
       } catch (e) {
+        if (is(e, TRANSIENT) && this.behind.over(since)) {
+          this.behind.giveUp(job)
+          return this.stop()
+        }
         if (e instanceof errors.Internal && !this.stopping) {
           // Otherwise the job would stay with this worker until it ends.
           this.log.warn(`${job} could not be settled yet: ${e.message}`)

@@ -4,6 +4,7 @@ const assert = require('node:assert/strict')
 const net = require('node:net')
 const path = require('node:path')
 const { test } = require('node:test')
+const { Job } = require('../lib/job')
 
 const qsidecar = require('..')
 const { Client, NotConnected, LeaseLost, TooLarge, UnknownOutcome } = qsidecar
@@ -252,17 +253,21 @@ test('the time limit includes writing to a sidecar that does not read', async (t
   const { file, sockets } = await stalled(t)
   const c = new Client({ socket: file, logger: quiet })
   t.after(() => c._session.end())
+  t.mock.timers.enable({ apis: ['setTimeout'] }) // the time ends when the test says so, however slow the machine is
+  const open = (fact) => [...c._session.open.values()].some(fact)
   // Half of this frame fits into the socket. It was not sent, because the client closes the connection.
-  await assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), {
+  const large = assert.rejects(c.enqueue('q', Buffer.alloc(8 << 20, 'x'), { requestTimeoutMs: 300 }), {
     name: 'NotConnected',
     message: `the sidecar on ${file} doesn't read: enqueue was not sent (waited 0.3 s)`,
   })
+  while (!open((call) => c._session.wire.writing(call))) await new Promise(setImmediate)
+  t.mock.timers.tick(300)
+  await large
   // A small frame is in the socket, so the sidecar can read it later.
-  let error
-  for (let limit = 300; !(error instanceof UnknownOutcome); limit *= 2) { // a slow machine doesn't connect in the first one
-    error = await c.enqueue('q', 1, { requestTimeoutMs: limit }).catch((e) => e)
-    assert.ok(error instanceof UnknownOutcome || error instanceof NotConnected, error)
-  }
+  const small = assert.rejects(c.enqueue('q', 1, { requestTimeoutMs: 300 }), UnknownOutcome)
+  while (!open((call) => call.sent)) await new Promise(setImmediate)
+  t.mock.timers.tick(300)
+  await small
   assert.equal(sockets.length, 2)
 })
 
@@ -288,6 +293,23 @@ test('import and require have the same names and objects', async () => {
   const esm = await import('../index.mjs')
   for (const [name, value] of Object.entries(qsidecar)) assert.equal(esm[name], value, name)
   assert.deepEqual(Object.keys(esm).filter((name) => name !== 'default').sort(), Object.keys(qsidecar).sort())
+})
+
+test('a lost lease names the time limit only near it: within 100 ms, or within half of a short limit', (t) => {
+  let clock = 0
+  t.mock.method(performance, 'now', () => clock)
+  for (const [limit, took, want] of [
+    [undefined, 3_600_000, ''],
+    [1000, 900, ''],
+    [1000, 901, 'it ran longer than its time limit of 1 s'],
+    [50, 25, ''],
+    [50, 26, 'it ran longer than its time limit of 0.05 s'],
+  ]) {
+    clock = 0
+    const job = new Job({}, { id: '1', queue: 'q', lease: '1.1', attempt: 1, max_attempts: 20, timeout_ms: limit })
+    clock = took
+    assert.equal(job._overran(), want, `${took} ms of ${limit}`)
+  }
 })
 
 test('logs and console.log do not show leases', async (t) => {

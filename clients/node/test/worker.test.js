@@ -2,12 +2,15 @@
 
 const assert = require('node:assert/strict')
 const fs = require('node:fs')
+const net = require('node:net')
 const path = require('node:path')
+const readline = require('node:readline')
 const { test } = require('node:test')
 const { once } = require('node:events')
 
 const { Behind } = require('../lib/behind')
-const { Client, Dead, LeaseLost, Retry, Snooze, Worker, testing } = require('..')
+const { exitCode } = require('../lib/worker')
+const { Client, Dead, LeaseLost, Retry, Snooze, Unavailable, Worker, testing } = require('..')
 const { PACKAGE, queueName, client, folder, node, deferred, quiet } = require('./helpers')
 
 const PROGRAM = path.join(PACKAGE, 'bin', 'qsidecar-node.js')
@@ -195,7 +198,7 @@ test('no job begins while 32 are begun and not settled', async (t) => {
 test('a wait to begin goes on if another job takes the place first', async () => {
   const jobs = Array.from({ length: 35 }, (_, id) => ({ id }))
   for (let turns = 0; turns < 8; turns++) {
-    const behind = new Behind({}, 1, () => false, quiet)
+    const behind = new Behind({}, 1, false, () => false, quiet)
     for (const job of jobs.slice(0, 32)) await behind.begin(job)
     const can = behind.canBegin()
     behind.leave(jobs[0])
@@ -212,6 +215,115 @@ test('a wait to begin goes on if another job takes the place first', async () =>
   }
 })
 
+/** Returns a sidecar that has one job and answers no settle. kill ends it, and no other one starts. */
+async function holding(t) {
+  const socket = path.join(folder(t), 's')
+  const connections = new Set()
+  const settles = []
+  let jobs = [{ id: '1', queue: 'q', lease: '1.1', attempt: 1, max_attempts: 20, fence: 1 }]
+  let waiting
+  const server = net.createServer((connection) => {
+    connections.add(connection)
+    connection.on('error', () => {})
+    const answer = (id, reply) => connection.write(`${JSON.stringify({ ok: true, id, ...reply })}\n`)
+    readline.createInterface({ input: connection }).on('error', () => {}).on('line', (line) => {
+      const { id, op, wait_ms: wait } = JSON.parse(line)
+      if (op === 'ack') settles.push({ id, answer: (reply) => answer(id, reply) })
+      else if (op !== 'claim') answer(id, { max_frame: 1 << 20, lost: [] })
+      else if (wait && jobs.length === 0) waiting = id
+      else answer(id, { jobs: jobs.splice(0) })
+      if (op === 'cancel_claim' && waiting !== undefined) answer(waiting, { jobs: [] })
+    })
+  })
+  await new Promise((resolve) => server.listen(socket, resolve))
+  const kill = () => {
+    server.close()
+    for (const connection of connections) connection.destroy()
+  }
+  t.after(kill)
+  return { socket, settles, kill }
+}
+
+/** Runs a worker on a held sidecar until a settle is unanswered, or until a job runs that ends with `job`. */
+async function unanswered(t, run, job) {
+  const sidecar = await holding(t)
+  let clock = 0
+  let checks = 0
+  t.mock.method(performance, 'now', () => (checks++, clock))
+  const lines = []
+  const log = (line) => lines.push(line)
+  const c = new Client({ socket: sidecar.socket, logger: quiet })
+  c._disconnect = async () => c._session.end() // it waits for ten seconds for the settle
+  let begun = false
+  const worker = new Worker({ q() { begun = true; return job } }, { client: c, logger: { info() {}, warn() {}, error: log }, signals: false, concurrency: 1 })
+  let failed
+  const ended = worker.run(run).then(() => (failed = null), (error) => (failed = error))
+  const until = async (fact) => { while (!fact()) await new Promise((resolve) => setTimeout(resolve, 5)) }
+  await until(() => (job ? begun : sidecar.settles.length > 0))
+  /** Checks that the worker ends only when the settle is too old. */
+  const ends = async () => {
+    clock = 59_999
+    const before = checks
+    await until(() => checks > before + 3)
+    assert.equal(failed, undefined, 'it goes on')
+    clock = 60_000
+    await ended
+    assert.equal(failed?.constructor, Unavailable, failed)
+    assert.match(failed.message, /^no answer for a minute to the settles of finished jobs \(1\): the sidecar or its database is unavailable; check/)
+    assert.equal(exitCode(failed), 5)
+    assert.deepEqual(lines, ['qsidecar: job 1 of q, attempt 1 of 20 could not be settled: no answer from the sidecar'])
+  }
+  return { ...sidecar, worker, ends, until, ended, tick: (ms) => (clock += ms), running: () => failed === undefined, error: () => failed }
+}
+
+for (const [name, run] of Object.entries({ drain: { drain: true }, stop: {}, 'drain, sync': { drain: true, ack: 'sync' }, 'stop, sync': { ack: 'sync' } })) {
+  test(`a worker ends without a sidecar (${name})`, async (t) => {
+    const w = await unanswered(t, run)
+    w.kill()
+    w.tick(30_000)
+    if (!run.drain) w.worker.stop()
+    await w.ends()
+  })
+}
+
+for (const ack of ['behind', 'sync']) {
+  test(`a drain ends if its sidecar dies during a job (${ack})`, async (t) => {
+    const job = deferred()
+    const w = await unanswered(t, { drain: true, ack, concurrency: 8 }, job.promise)
+    w.kill()
+    await w.until(() => w.worker.client._session.wire === undefined)
+    job.resolve()
+    await w.until(() => w.worker.client._session.queue.some((call) => call.op === 'ack'))
+    await w.ends()
+  })
+}
+
+test('a worker that stops ends without a database', async (t) => {
+  for (const ack of ['behind', 'sync']) {
+    await t.test(ack, async (t) => {
+      const w = await unanswered(t, { ack })
+      w.worker.stop()
+      const refuse = w.until(() => {
+        for (const settle of w.settles.splice(0)) settle.answer({ ok: false, error: { code: 'unavailable', message: 'no', retry_ms: 5 } })
+        return !w.running()
+      })
+      await w.ends()
+      await refuse
+    })
+  }
+})
+
+test('a worker that neither drains nor stops waits for its sidecar', async (t) => {
+  const w = await unanswered(t, {})
+  w.kill()
+  w.tick(3_600_000)
+  await new Promise((resolve) => setImmediate(resolve))
+  assert.ok(w.running())
+  w.worker.stop()
+  await w.ended
+  assert.equal(w.error().constructor, Unavailable)
+})
+
 test('wrong arguments of a worker', async () => {
   assert.throws(() => new Worker(), /pass an object with a function for each queue/)
   assert.throws(() => new Worker({}), /it has no queue/)
@@ -226,6 +338,10 @@ test('wrong arguments of a worker', async () => {
   await assert.rejects(worker.run({ ack: 'later' }), /ack is 'later', must be one of behind, sync/)
   await assert.rejects(worker.run({ order: 'strict', weights: { q: 2 } }), /weights need order: 'rotate'/)
   await assert.rejects(worker.run({ weights: { other: 2 } }), /weights has the queue 'other', which isn't one of/)
+  const two = new Worker({ q() {}, own() {} })
+  assert.deepEqual(two._shares({ queues: { q: null, own: 2 }, weights: { q: 3 } }).map(({ queues }) => queues), [['q'], ['own']])
+  await assert.rejects(two.run({ queues: { q: null, own: 2 }, weights: { own: 3 } }), /weights has the queue 'own', whose jobs have a number of their own/)
+  await assert.rejects(two.run({ queues: { own: 2 }, weights: { own: 3 } }), /weights has the queue 'own', whose jobs have a number of their own/)
   await assert.rejects(worker.run({ order: 'random' }), /order is 'random', must be one of rotate, strict/)
   await assert.rejects(worker.run({ threads: 2 }), /threads load the module/)
   assert.throws(() => new Retry('x', { delay: 5 }), /there is no option delay/)

@@ -19,7 +19,7 @@ from .worker import ACKS, App, exit_code
 
 EXITS = (
     "Exit codes: 0 it was stopped or has drained, 1 it cannot go on or got a second signal, 2 wrong arguments, "
-    "5 (--drain) no sidecar answers, or its database is away."
+    "5 the sidecar or its database is away (--drain), or was for a minute when the worker ended."
 )
 
 
@@ -109,7 +109,8 @@ def main(args: Optional[List[str]] = None) -> int:
         print(f"qsidecar: {wrong}; {found}", file=sys.stderr)
         return 2
     try:
-        app._check_weights(app._shares(chosen.concurrency, queues), chosen.order, chosen.weights)
+        app._shares(chosen.concurrency, queues)
+        app._check_weights(queues, chosen.order, chosen.weights)
     except ValueError as e:
         print(f"qsidecar: {chosen.app}: {e}", file=sys.stderr)
         return 2

@@ -31,6 +31,9 @@ MOST_EACH = 2
 # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long unless the database
 # is in trouble, and each further job could be delivered again.
 LONGEST = 1.0
+# How old an unanswered settle can be when the run drains or ends, in seconds. A sidecar that was killed and is not
+# started again never answers.
+LAST = 60.0
 # How often a thread that waits checks whether the run ends, in seconds.
 CHECK = 0.2
 
@@ -53,13 +56,16 @@ class Settle:
 class Behind:
     """The settles of one run. The reader notes those that succeed. One thread handles the others."""
 
-    def __init__(self, client: Client, threads: int, ending: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, threads: int, drain: bool, ending: Callable[[], bool]) -> None:
         self._client = client
         self._most = max(MOST, MOST_EACH * threads)
+        self._drain = drain
         self._ending = ending
-        self._changed = threading.Condition(threading.Lock())  # guards the next two fields
+        self._changed = threading.Condition(threading.Lock())  # guards the next four fields
         self._begun: Set[Job] = set()  # jobs after begin, before settle or leave
         self._unanswered: Dict[Job, float] = {}  # since when; infinity once the database has rejected it
+        self._sent: Dict[Job, float] = {}  # the jobs of _unanswered: since when, also then; the oldest is the first
+        self._given_up = 0  # settles that a thread has waited for
         self._failed: queue.SimpleQueue[Optional[Tuple[Settle, Exception]]] = queue.SimpleQueue()
         self._later: List[Tuple[float, int, Settle]] = []  # a heap: when to send it again
         self._numbers = itertools.count()
@@ -69,11 +75,14 @@ class Behind:
         self._thread.start()
 
     def settle(self, job: Job, op: str, fields: Message, claim: Optional[Message]) -> List[Job]:
-        """Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered."""
+        """Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered.
+
+        It waits until a settle is too old.
+        """
         settle = Settle(job, op, fields)
         with self._changed:
             self._begun.discard(job)
-            self._unanswered[job] = now()
+            self._unanswered[job] = self._sent[job] = now()
             if claim is not None and not self._can_begin():
                 claim = None
         session = self._client._session
@@ -83,7 +92,7 @@ class Behind:
         claiming = None if claim is None else Call("claim", claim)
         if not self._send(settle, claiming) or claiming is None:
             return []
-        session.wait(claiming)
+        session.wait(claiming, self._late)
         jobs: List[Job] = claiming.reply.get("jobs") or []  # if it failed, the claim of the pool fails too
         return jobs
 
@@ -109,10 +118,29 @@ class Behind:
 
     def _wait_to_begin(self) -> bool:
         while not self._can_begin():
-            if self._ending():
+            if self._ending() or self._late():
                 return False
             self._changed.wait(CHECK)
         return True
+
+    def _late(self) -> bool:
+        """Whether the run drains or ends, and a settle is unanswered for too long."""
+        since = next(iter(list(self._sent.values())), None)  # also without the lock
+        return since is not None and self._over_since(since)
+
+    def _over_since(self, since: float) -> bool:
+        return now() - since >= LAST and (self._drain or self._ending())
+
+    def limit(self) -> Callable[[], bool]:
+        """Returns whether the run drains or ends, and a settle that is sent now is too old by then."""
+        since = now()
+        return lambda: self._over_since(since)
+
+    def give_up(self, job: Job) -> None:
+        """Notes that no thread waits for the settle of the job any more. It is unanswered."""
+        log.error("%r could not be settled: no answer from the sidecar", job)
+        with self._changed:
+            self._given_up += 1
 
     def _can_begin(self) -> bool:
         unanswered = self._unanswered
@@ -124,17 +152,27 @@ class Behind:
         return not self._unanswered
 
     def wait(self, job: Optional[Job] = None) -> None:
-        """Waits until the settle of the job, or without a job all settles, have ended, or the run ends."""
+        """Waits until the settle of the job, or without a job all settles, have ended, or the run ends, or one is too old."""
         with self._changed:
-            while self._unanswered and (job is None or job in self._unanswered) and not self._ending():
+            while self._unanswered and (job is None or job in self._unanswered) and not self._ending() and not self._late():
                 self._changed.wait(CHECK)
 
-    def end(self) -> None:
-        """Waits until all settles have ended."""
+    def end(self) -> Optional[errors.Unavailable]:
+        """Waits until all settles have ended. Gives up if one is too old, and returns the error of those without an answer."""
         with self._changed:
-            self._changed.wait_for(self.idle)
+            while self._unanswered and not self._late():
+                self._changed.wait(CHECK)
+            left = list(self._unanswered)
+        for job in left:
+            self.give_up(job)
         self._failed.put(None)
-        self._thread.join()
+        self._thread.join(CHECK if left else None)  # it can wait for a sidecar that doesn't read
+        if not self._given_up:
+            return None
+        return errors.Unavailable(
+            f"no answer for a minute to the settles of finished jobs ({self._given_up}): the sidecar or its database is unavailable; "
+            "check that it runs: these jobs are delivered again, after the sidecar timeout at the latest"
+        )
 
     def _send(self, settle: Settle, claim: Optional[Call] = None) -> bool:
         call = Call(settle.op, settle.fields, on_done=lambda call: self._answered(settle, call.error))
@@ -159,6 +197,7 @@ class Behind:
     def _over(self, settle: Settle) -> None:
         with self._changed:
             self._unanswered.pop(settle.job, None)
+            self._sent.pop(settle.job, None)
             self._changed.notify_all()
 
     def _run(self) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager
-from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import errors
 from ._call import SETTLES, Call, unanswered
@@ -16,6 +16,8 @@ from ._wire import Message, Wire, codec_named
 NO_TIME = "no answer in time"
 # How many bytes of frames are written at once.
 BATCH = 64 << 10
+# How often a call asks whether its caller's time is over, in seconds.
+CHECK = 0.2
 
 
 class Calls:
@@ -266,11 +268,13 @@ class Calls:
             )
         return frame
 
-    def wait(self, call: Call) -> None:
-        """Waits for the reply. Abandons the call if its time is over or the caller is interrupted."""
+    def wait(self, call: Call, over: Optional[Callable[[], bool]] = None) -> None:
+        """Waits for the reply. Abandons the call if its time is over, or over() is true, or the caller is interrupted."""
         try:
-            if not call.latch.acquire(timeout=call.left()):
-                self.abandon(call, NO_TIME)
+            while not call.latch.acquire(timeout=call.left() if over is None else CHECK):
+                if over is None or over():
+                    self.abandon(call, NO_TIME)
+                    return
         except BaseException:
             self.leave(call)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import errors
 from ._handlers import describe, for_log, text_of
@@ -19,19 +19,19 @@ REJECTED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forb
 Outcome = Tuple[str, Dict[str, Any]]
 
 
-def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    """Settles a job by the result of its function. Tries for as long as the lease is not known to be lost.
+def settle(job: Job, result: Any, error: Optional[BaseException], over: Callable[[], bool]) -> None:
+    """Settles a job by the result of its function. Tries for as long as the lease is not known to be lost, and until over().
 
     If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt fails. Otherwise the job
     would stay with this worker until it ends.
     """
     op, fields = outcome(job, result, error)
     try:
-        job._do(op, fields, math.inf)
+        job._do(op, fields, math.inf, over)
     except Exception as refusal:
         if isinstance(refusal, errors.Error) and not isinstance(refusal, REJECTED):
             raise
-        job._do("nack", refused(job, refusal), math.inf)
+        job._do("nack", refused(job, refusal), math.inf, over)
 
 
 def outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:

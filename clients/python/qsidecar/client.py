@@ -309,8 +309,12 @@ class Client:
         request_timeout: Optional[float],
         wait: float = 0.0,
         claimed: Optional[List[Job]] = None,
+        over: Optional[Callable[[], bool]] = None,
     ) -> Dict[str, Any]:
-        """Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to claimed."""
+        """Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to claimed.
+
+        It asks over, if given, from time to time whether the caller's time is over.
+        """
         request = self._request(op, fields, request_timeout, wait, claimed)
         session = self._session
         session.reject_reentrant(op)
@@ -320,10 +324,12 @@ class Client:
         while True:
             call = request.call()
             session.submit(call)
-            session.wait(call)
+            session.wait(call, over)
             pause = request.pause_after(call)
             if pause is None:
                 return call.reply
+            if over is not None and over():
+                raise call.error or errors.Unavailable(f"{op}: no answer in time")
             latch = locked()
             with session.pausing(call, latch):
                 ended = latch.acquire(timeout=pause)

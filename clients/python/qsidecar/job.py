@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Seconds = Union[float, int, timedelta]
 
 
-# A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from the
-# commit of the claim, and the client from the reply.
+# A run whose lease is lost so shortly before its time limit was ended by it, in seconds, at most half of it. The sidecar counts
+# the run from the commit of the claim, and the client from the reply.
 _ALMOST = 0.1
 # The limits of the protocol, in seconds, by the name that the functions have for them.
 _TEN_YEARS = 10 * 366 * 86400
@@ -249,7 +249,7 @@ class BaseJob:
     def _overran(self) -> str:
         """Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty."""
         limit = (self.timeout_ms or 0) / 1000
-        over = limit and time.monotonic() - self._began > limit - _ALMOST
+        over = limit and time.monotonic() - self._began > limit - min(_ALMOST, limit / 2)
         return f"it ran longer than its time limit of {limit:g} s" if over else ""
 
     def _valid(self) -> str:
@@ -321,9 +321,11 @@ class Job(BaseJob):
         """
         self._do("extend", self._extend_fields(lease), request_timeout)
 
-    def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
+    def _do(
+        self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], over: Optional[Callable[[], bool]] = None
+    ) -> Dict[str, Any]:
         with self._noting(op, fields) as client:
-            reply: Dict[str, Any] = client._call(op, fields, request_timeout, claimed=self._next)
+            reply: Dict[str, Any] = client._call(op, fields, request_timeout, claimed=self._next, over=over)
         return reply
 
 

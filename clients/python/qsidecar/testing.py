@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import client
 from .aio import AsyncClient
@@ -108,6 +108,7 @@ class _NoSidecar(client.Client):
         request_timeout: Optional[float],
         wait: float = 0.0,
         claimed: Optional[List[Job]] = None,
+        over: Optional[Callable[[], bool]] = None,
     ) -> Dict[str, Any]:
         return {}
 

@@ -181,8 +181,7 @@ class App:
 
             app.schedule("daily-report", "0 6 * * *", tz="Europe/Berlin", queue="reports", payload={"kind": "daily"})
         """
-        schedule_fields(**{**_NO_SCHEDULE, "name": name, "cron": cron, **options})  # checks them here, not at the start
-        self._schedules.append({"name": name, "cron": cron, **options})
+        self._schedules.append(schedule_fields(**{**_NO_SCHEDULE, "name": name, "cron": cron, **options}))
 
     def run(
         self,
@@ -203,14 +202,15 @@ class App:
         all queues of the app do without this option. order: with "rotate", queues that share a concurrency take turns; with
         "strict", a queue is claimed from only if those before it are empty, in the order of `queues` or of the app. weights: how many turns
         a queue has where the others have one, as {"mail": 3}; only of queues that share `concurrency`. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
-        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
+        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. If a settle is unanswered for a
+        minute at the end, it raises Unavailable. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
         """
         shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
-        self._check_weights(shares, order, weights)
+        self._check_weights(queues, order, weights)
         if processes:
             works = [
                 functools.partial(self._run, [(names, 1)], drain, ack, order, weights) for names, count in shares for _ in range(count)
@@ -219,11 +219,14 @@ class App:
         else:
             self._run(shares, drain, ack, order, weights)
 
-    def _check_weights(self, shares: List[_Share], order: str, weights: Optional[Mapping[str, int]]) -> None:
-        """Raises ValueError for a wrong order, and for weights that would have no effect."""
-        order_fields([name for names, _ in shares for name in names], order, weights)
+    def _check_weights(
+        self, queues: Optional[Mapping[str, Optional[int]]], order: str, weights: Optional[Mapping[str, int]]
+    ) -> None:
+        """Raises ValueError for a wrong order, and for weights of queues that don't share `concurrency`."""
+        queues = dict.fromkeys(self.jobs) if queues is None else queues
+        order_fields(list(queues), order, weights)
         for name in weights or ():
-            if len(shares) > 1 and [name] in [names for names, _ in shares]:
+            if queues[name] is not None:
                 raise ValueError(f"weights has the queue {name!r}, whose jobs have a number of their own: leave one of them out")
 
     def _shares(self, concurrency: int, queues: Optional[Mapping[str, Optional[int]]]) -> List[_Share]:
@@ -252,7 +255,6 @@ class App:
         self._stop.clear()
         groups = [_Group(names, count, order, weights) for names, count in shares]
         log.info("worker started: %s", "; ".join(map(str, groups)))
-        self._declare(drain)
         pool = _ThreadPool(self, groups, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
@@ -275,21 +277,24 @@ class App:
             raise pool.error
 
     def _declare(self, drain: bool) -> None:
-        """Declares the schedules. It waits for the sidecar and its database, like a claim, but not in a drain."""
+        """Declares the schedules. It waits for the sidecar and its database, like a claim, but not in a drain, and until stop."""
         failed = False
-        for definition in self._schedules:
+        for fields in self._schedules:
+            name = fields["schedule"]["name"]
             while not self._stop.is_set():
                 try:
-                    outcome = self.client.schedule(**definition)
-                except UNAVAILABLE as e:
-                    if drain:
+                    reply = self.client._call("schedule", dict(fields), None)
+                except (*UNAVAILABLE, errors.Closed) as e:
+                    if self._stop.is_set():
+                        return
+                    if drain or isinstance(e, errors.Closed):
                         raise
                     if not failed:
-                        log.warning("can't declare the schedule %s, trying again: %s", definition["name"], e)
+                        log.warning("can't declare the schedule %s, trying again: %s", name, e)
                     failed = True
                     self._stop.wait(1)
                 else:
-                    log.info("schedule %s: %s", definition["name"], outcome)
+                    log.info("schedule %s: %s", name, reply["declared"]["outcome"])
                     break
 
     def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
@@ -309,6 +314,8 @@ class App:
     def _await(self, pool: _ThreadPool) -> None:
         while not pool.ended.wait(0.2):
             if self._stop.is_set():
+                if pool.declaring:
+                    self.client.close()  # ends the declaration; there are no jobs yet
                 self.client.cancel_claims()  # repeated, because a claim may have just started
         pool.thread.join()
 
@@ -393,6 +400,7 @@ class _ThreadPool:
         self.ended = threading.Event()
         self.error: Optional[BaseException] = None
         self.at_end: Callable[[], None] = lambda: None
+        self.declaring = True
         self.main = False  # the main thread runs the jobs, so that they can handle signals
         self._main_over = threading.Event()
         self._loop: Optional[_handlers.MainLoop] = None  # in which the main thread waits
@@ -400,7 +408,7 @@ class _ThreadPool:
         self._finished = 0  # how many times a thread was free again
         self._sync = ack == "sync"
         self._folder = Folder()
-        self._behind = Behind(app.client, self.threads, self._ending)
+        self._behind = Behind(app.client, self.threads, drain, self._ending)
         aio.AsyncClient._of(app.client)  # for the loop of this run
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
@@ -424,6 +432,12 @@ class _ThreadPool:
 
     def _run(self) -> None:
         self._behind.start()
+        try:
+            self.app._declare(self.drain)
+        except BaseException as e:
+            self.error = e
+            self.app._stop.set()
+        self.declaring = False
         threads = [threading.Thread(target=self._claim_guarded, args=(group,), name="qsidecar-claim") for group in self._groups[1:]]
         if not self.main:
             workers = [group for group in self._groups for _ in range(self._threads(group))]
@@ -436,7 +450,7 @@ class _ThreadPool:
             thread.join()
         if self.main:
             self._main_over.wait()
-        self._behind.end()
+        self.error = self._behind.end() or self.error
         self.ended.set()
         self.at_end()
 
@@ -622,11 +636,17 @@ class _ThreadPool:
             claim = None if self._ending() else group.next_claim
             job._next += self._behind.settle(job, *outcome(job, result, error), claim)
             return
+        over = self._behind.limit()
         for tries in itertools.count(1):
             job._claim = None if self._ending() else group.next_claim
             try:
-                return settle(job, result, error)
-            except errors.Internal as e:
+                return settle(job, result, error, over)
+            except TRANSIENT as e:
+                if over():
+                    self.error = self.error or e  # ends the run
+                    return self._behind.give_up(job)
+                if not isinstance(e, errors.Internal):
+                    raise
                 log.warning("%r could not be settled yet: %s", job, e)
                 if self.app._stop.wait(min(0.05 * 2 ** min(tries, 10), 2.0)):
                     raise

@@ -1,5 +1,6 @@
 """Ack behind: the worker begins its next job before the settle of the last one is answered."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -10,7 +11,8 @@ import unittest
 import unittest.mock
 
 import qsidecar
-from qsidecar import _behind
+from qsidecar import _behind, _calls
+from qsidecar.worker import exit_code
 from support import LIMIT, Case, app, eventually, in_thread
 from test_stalled import Deaf
 
@@ -27,8 +29,9 @@ class Holding(Deaf):
         self.ready = math.inf  # how many jobs are ready
 
     def serve(self):
-        for line in self.file:
-            self.handle(json.loads(line))
+        with contextlib.suppress(OSError):  # the connection has ended
+            for line in self.file:
+                self.handle(json.loads(line))
 
     def handle(self, request):
         if request["op"] in ("ack", "nack"):
@@ -69,9 +72,15 @@ class Forced(unittest.TestCase):
         self.sidecar = Holding(os.path.join(dir.name, "s"))
         self.addCleanup(self.sidecar.listener.close)
         self.clock = 0.0  # stands still, so that a slow machine doesn't reach LONGEST
-        patch = unittest.mock.patch.object(_behind, "now", lambda: self.clock)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.checks = 0  # how often the worker has read it
+
+        def now():
+            self.checks += 1
+            return self.clock
+
+        for patch in (unittest.mock.patch.object(_behind, "now", now), unittest.mock.patch.object(_behind, "CHECK", 0.01), unittest.mock.patch.object(_calls, "CHECK", 0.01)):
+            patch.start()
+            self.addCleanup(patch.stop)
         self.lost = []
         self.app = qsidecar.App(socket=os.path.join(dir.name, "s"), codec="json", on_lost=self.lost.extend)
         self.began = []
@@ -79,7 +88,15 @@ class Forced(unittest.TestCase):
         self.app.job("q", result=True)(lambda job: self.began.append(job.id) or self.work(job))
 
     def start(self, **options):
-        self.run = in_thread(lambda: self.app.run(**{"concurrency": 1, **options}))
+        self.failed = None
+
+        def run():
+            try:
+                self.app.run(**{"concurrency": 1, **options})
+            except qsidecar.Error as e:
+                self.failed = e
+
+        self.run = in_thread(run)
         self.sidecar.accept()
         self.server = in_thread(self.sidecar.serve)
 
@@ -166,6 +183,101 @@ class Forced(unittest.TestCase):
         self.assertTrue(self.run.is_alive())
         self.end()
         self.assertFalse(self.app.client._session.leases.held)
+
+    def unanswered(self, **options):
+        """Runs a worker until a settle is unanswered for a while."""
+        handle = self.sidecar.handle
+
+        def hold(request):
+            if request["op"] in ("ack", "nack") and not request.get("snooze"):
+                self.sidecar.settles.append(request)
+            else:
+                handle(request)
+
+        self.sidecar.handle = hold
+        self.sidecar.ready = 1
+        self.start(**options)
+        eventually(lambda: self.sidecar.settles, "a settle is unanswered")
+        self.clock = _behind.LAST / 2
+
+    def kill(self):
+        """Ends the sidecar. No other one starts."""
+        self.sidecar.listener.close()
+        os.remove(self.sidecar.path)
+        self.sidecar.connection.shutdown(2)
+        self.server.join(LIMIT)
+        self.sidecar.close()
+        eventually(lambda: self.app.client._session.wire is None, "the worker sees it")
+
+    def ends_without_an_answer(self):
+        """Checks that the worker ends only when the settle is too old."""
+        self.clock = _behind.LAST - 0.001
+        checks = self.checks
+        eventually(lambda: self.checks > checks + 3, "the worker checks the time")
+        self.assertTrue(self.run.is_alive())
+        with self.assertLogs("qsidecar", "ERROR") as logs:
+            self.clock = _behind.LAST
+            eventually(lambda: not self.run.is_alive(), "the worker ends")
+        self.assertIn("<Job 1 of q, attempt 1 of 20> could not be settled: no answer from the sidecar", [r.getMessage() for r in logs.records])
+        self.assertRegex(str(self.failed), r"no answer for a minute to the settles of finished jobs \(1\): the sidecar or its database is unavailable")
+        self.assertIsInstance(self.failed, qsidecar.Unavailable)
+        self.assertEqual(exit_code(self.failed), 5)
+
+    def test_drain_and_stop_end_without_a_sidecar(self):
+        """If the sidecar was killed and does not come back, the worker ends a minute after the oldest unanswered settle."""
+        for options in ({"drain": True}, {"drain": True, "ack": "sync"}, {}, {"ack": "sync"}):
+            with self.subTest(**options):
+                self.setUp()
+                with unittest.mock.patch("qsidecar.client.REQUEST_TIME", 0.1), unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+                    self.unanswered(**options)
+                    self.kill()
+                    if "drain" not in options:
+                        self.app.stop()
+                    self.ends_without_an_answer()
+
+    def test_drain_ends_if_its_sidecar_dies_during_a_job(self):
+        for ack in ("behind", "sync"):
+            with self.subTest(ack=ack):
+                self.setUp()
+                gate = threading.Event()
+                self.work = lambda job: gate.wait(LIMIT) and None
+                self.sidecar.ready = 1
+                self.start(drain=True, concurrency=8, ack=ack)
+                eventually(lambda: self.began, "a job runs")
+                with unittest.mock.patch("qsidecar.client.REQUEST_TIME", 0.1), unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+                    self.kill()
+                    gate.set()
+                    eventually(lambda: any(call.op == "ack" for call in self.app.client._session.queue), "its ack waits for a connection")
+                    self.ends_without_an_answer()
+
+    def test_stop_ends_without_a_database(self):
+        for ack in ("behind", "sync"):
+            with self.subTest(ack=ack):
+                self.setUp()
+                with unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+                    self.unanswered(ack=ack)
+                    self.app.stop()
+
+                    def refuse():
+                        while self.run.is_alive() and self.sidecar.settles:
+                            self.sidecar.refuse(self.sidecar.settles.pop(0), "unavailable", retry_ms=1)
+                        return not self.run.is_alive()
+
+                    refusing = in_thread(lambda: eventually(refuse, "the worker ends"))
+                    self.ends_without_an_answer()
+                    refusing.join(LIMIT)
+                    self.sidecar.close()
+
+    def test_run_waits_for_its_sidecar(self):
+        """A worker that neither drains nor stops waits. When it is stopped, its settle is too old already."""
+        with unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+            self.unanswered()
+            self.kill()
+            self.clock = 3600.0
+            self.assertTrue(self.run.is_alive())
+            self.app.stop()
+            eventually(lambda: not self.run.is_alive(), "the worker ends")
+        self.assertIsInstance(self.failed, qsidecar.Unavailable)
 
     def test_drain_waits_for_the_answers(self):
         """An unanswered ack can store a job, so that an empty claim before its answer doesn't end the worker."""

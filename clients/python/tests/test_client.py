@@ -278,12 +278,12 @@ class Life(Case):
         session = self.client._session
         wait = session.wait
 
-        def interrupted(call):
+        def interrupted(call, over):
             """Waits, and raises what a signal handler raises that runs just after the reply arrived."""
             latch = unittest.mock.Mock()
             latch.acquire = lambda timeout: eventually(lambda: call.answered, "the reply arrives") and handler()
             call.latch = latch
-            wait(call)
+            wait(call, over)
 
         def handler():
             raise KeyboardInterrupt
@@ -362,6 +362,23 @@ class Fork(Case):
     def test_close_on_exec(self):
         self.client.ping()
         self.assertFalse(self.client._session.wire._socket.get_inheritable())
+
+
+class LossText(unittest.TestCase):
+    """The text names the time limit only if the lease was lost near it: within 100 ms, or within half of a short limit."""
+
+    def test_overran(self):
+        for limit, took, want in (
+            (None, 3600.0, ""),
+            (1000, 0.9, ""),
+            (1000, 0.9015, "it ran longer than its time limit of 1 s"),
+            (50, 0.0249, ""),
+            (50, 0.026, "it ran longer than its time limit of 0.05 s"),
+        ):
+            with unittest.mock.patch("time.monotonic", lambda: 0.0):
+                job = qsidecar.Job(None, {"id": "1", "queue": "q", "lease": "1.1", "attempt": 1, "max_attempts": 20, "fence": 1, "timeout_ms": limit})
+            with unittest.mock.patch("time.monotonic", lambda: took):
+                self.assertEqual(job._overran(), want, (limit, took))
 
 
 if __name__ == "__main__":

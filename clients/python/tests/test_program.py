@@ -63,6 +63,8 @@ class Program(Case):
             ("jobs:app", "--queue", "mail=many"): "'mail=many' isn't a queue",
             ("jobs:app", "--queue", "mail=0"): "'mail=0' isn't a queue",
             ("jobs:app", "-j", "0"): "--concurrency is 1 at least",
+            ("jobs:app", "-q", self.mail, "-q", f"{self.api}=2", "--weights", f"{self.api}=3"): f"weights has the queue {self.api!r}, whose jobs have a number of their own",
+            ("jobs:app", "-q", f"{self.api}=2", "--weights", f"{self.api}=3"): f"weights has the queue {self.api!r}, whose jobs have a number of their own",
         }.items():
             code, _, errors = self.run_program(*args)
             self.assertEqual(code, 2, errors)
@@ -91,9 +93,11 @@ class Program(Case):
         self.assertIn(f"worker started: queues {self.mail}, concurrency 3\n", errors)
         self.assertEqual(self.one(self.api).attempt, 1)
         self.client.enqueue(self.api)
-        code, printed, errors = self.run_program("jobs:app", "--drain", "-q", self.api, "-q", f"{self.mail}=2", "-j", "1")
+        code, printed, errors = self.run_program(
+            "jobs:app", "--drain", "-q", self.api, "-q", f"{self.mail}=2", "-j", "1", "--weights", f"{self.api}=3"
+        )
         self.assertEqual((code, printed.split()[0]), (0, "api"), errors)
-        self.assertIn(f"worker started: queues {self.api}, concurrency 1; queues {self.mail}, concurrency 2\n", errors)
+        self.assertIn(f"worker started: queues {self.api}=3, concurrency 1; queues {self.mail}, concurrency 2\n", errors)
 
 
 class Shares(Case):

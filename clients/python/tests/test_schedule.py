@@ -1,9 +1,14 @@
 """Declarations of schedules, by the client and at the start of an app."""
 
+import os
+import signal
+import subprocess
+import tempfile
 import unittest
 
 import qsidecar
-from support import LIMIT, Case, app, eventually, in_thread, quiet
+from support import LIMIT, PYTHON, Case, app, eventually, in_thread, quiet
+from test_stalled import Deaf
 
 
 class Schedules(Case):
@@ -59,6 +64,65 @@ class Schedules(Case):
             worker.stop()
             thread.join(LIMIT)
         self.assertRegex(logged.output[0], "can't declare the schedule s, trying again: no sidecar answers on /nowhere/s.sock")
+
+
+APP = """
+import qsidecar
+app = qsidecar.App(codec="json")
+app.job("q")(print)
+app.schedule("s", every=60, queue="q")
+"""
+
+
+class Stop(unittest.TestCase):
+    """A signal while the worker declares its schedules, and the sidecar or its database is away."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(os.path.join(folder.name, "jobs.py"), "w") as file:
+            file.write(APP)
+
+    def stops(self, socket, waits, number=signal.SIGTERM):
+        """Checks that a signal ends each kind of worker with 0, once waits() has returned."""
+        for more in ((), ("-j", "1"), ("--processes", "-j", "2")):
+            with self.subTest(more=more, number=number):
+                path = os.pathsep.join([os.path.dirname(os.path.dirname(qsidecar.__file__)), os.environ.get("PYTHONPATH", "")])
+                worker = subprocess.Popen(
+                    [*PYTHON, "-m", "qsidecar", "work", "jobs:app", *more],
+                    cwd=self.folder,
+                    env={**os.environ, "PYTHONPATH": path, "QSIDECAR_SOCKET": socket},
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                self.addCleanup(worker.wait)
+                self.addCleanup(worker.kill)
+                waits(worker)
+                worker.send_signal(number)
+                rest = worker.communicate(timeout=LIMIT)[1]
+                self.assertEqual(worker.returncode, 0, rest)
+                self.assertIn("worker stopped", rest)
+
+    def test_without_a_sidecar(self):
+        def waits(worker):
+            while "can't declare the schedule s, trying again" not in worker.stderr.readline():
+                self.assertIsNone(worker.poll())
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.stops(os.path.join(self.folder, "none"), waits, number)
+
+    def test_without_an_answer(self):
+        path = os.path.join(self.folder, "s")
+        sidecar = Deaf(path)
+        self.addCleanup(sidecar.listener.close)
+
+        def waits(worker):
+            sidecar.accept()
+            sidecar.expect("schedule")
+
+        self.addCleanup(sidecar.close)
+        self.stops(path, waits)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ class Deaf:
     """A sidecar with JSON lines that reads only when the test lets it."""
 
     def __init__(self, path):
+        self.path = path
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(8)

@@ -5,7 +5,7 @@ class Suite
   # A sidecar with JSON lines whose claims always have a job. It leaves the answers to settles to the test.
   class Holding < Deaf
     attr_reader :settles, :requests
-    attr_accessor :extra, :ready, :before_claim
+    attr_accessor :extra, :ready, :before_claim, :holds
 
     def initialize(dir)
       super
@@ -15,6 +15,7 @@ class Suite
       @requests = [] # settles and claims
       @ready = Float::INFINITY # how many jobs are ready
       @extra = {} # further fields of replies to claims
+      @holds = false # also settles that claim
       @before_claim = nil # called with this sidecar before a claim is answered
     end
 
@@ -33,7 +34,7 @@ class Suite
         @before_claim&.call(self)
         reply(request, jobs: jobs, **@extra)
       when "ack", "nack"
-        return @settles << request unless request["claim"] || request["snooze"]
+        return @settles << request unless (request["claim"] && !@holds) || request["snooze"]
 
         reply(request, jobs: request["claim"] ? jobs : [], **@extra)
       else reply(request, lost: [])
@@ -54,6 +55,13 @@ class Suite
 
     def reply(request, **fields)
       @lock.synchronize { @socket.puts(JSON.generate({ ok: true, id: request["id"], **fields })) }
+    end
+
+    # die ends the sidecar. No other one starts.
+    def die
+      @server.close
+      File.unlink(@path)
+      @socket.shutdown
     end
 
     def lose(lease)
@@ -191,6 +199,76 @@ class Suite
     raises(ArgumentError) { Qsidecar::Worker.new(logger: silent).run(ack: :later) }
   end
 
+  # If the sidecar was killed and does not come back, a worker that drains or stops ends a minute after its oldest
+  # settle without an answer. The same holds for a database that stays away.
+  def check_behind_ends_without_a_sidecar
+    [{ drain: true }, {}].product([:behind, :sync], [true, false]).each do |how, ack, killed|
+      clock = checks = 0
+      counted = lambda do
+        checks += 1
+        clock
+      end
+      behind(clock: counted, ready: 1, holds: true, ack: ack, **how) do |sidecar, lines, _, _, _, _, run, worker|
+        what = [how, ack, killed]
+        eventually { sidecar.settles.size == 1 }
+        clock = 30
+        worker.stop unless how[:drain]
+        if killed
+          sidecar.die
+        else
+          refusing = Thread.new do
+            eventually do
+              sidecar.refuse(sidecar.settles.shift, "unavailable", retry_ms: 5) until sidecar.settles.empty?
+              !run.alive?
+            end
+          rescue SystemCallError
+            nil # the worker has closed the connection
+          end
+        end
+        clock = 59.999
+        before = checks
+        eventually { checks > before + 1 }
+        equal true, run.alive?, what
+        clock = 60
+        failed = raises(Qsidecar::Unavailable) { run.value }
+        equal 0, failed.message =~ /no answer for a minute to the settles of finished jobs \(1\): the sidecar or its database is unavailable; check/, what
+        equal 5, Qsidecar::Worker.exit_status(failed)
+        equal 1, lines.grep(/ERROR job 1 of q: could not be settled: no answer from the sidecar/).size, what
+        refusing&.join
+      end
+    end
+  end
+
+  def check_behind_drain_ends_if_its_sidecar_dies_during_a_job
+    %i[behind sync].each do |ack|
+      clock = 0
+      gate = Queue.new
+      behind(work: -> { gate.pop }, clock: -> { clock }, ready: 1, ack: ack, drain: true) do |sidecar, lines, began, client, _, _, run|
+        eventually { began.size == 1 }
+        sidecar.die
+        gate << 1
+        session = client.call.session
+        eventually { session.instance_variable_get(:@queued).any?(&:settle?) }
+        clock = 60
+        raises(Qsidecar::Unavailable) { run.value }
+        equal 1, lines.grep(/ERROR job 1 of q: could not be settled: no answer from the sidecar/).size, ack
+      end
+    end
+  end
+
+  # A worker that neither drains nor stops waits. When it is stopped, its settle is too old already.
+  def check_behind_waits_for_its_sidecar
+    clock = 0
+    behind(clock: -> { clock }, ready: 1, holds: true) do |sidecar, _, _, _, _, _, run, worker|
+      eventually { sidecar.settles.size == 1 }
+      sidecar.die
+      clock = 3600
+      equal true, run.alive?
+      worker.stop
+      raises(Qsidecar::Unavailable) { run.value }
+    end
+  end
+
   # An unanswered ack can store a job, so that an empty claim before its answer doesn't end the worker.
   def check_behind_drain_waits_for_the_answers
     behind(ready: 1, drain: true) do |sidecar, _, began, client|
@@ -238,13 +316,14 @@ class Suite
 
   # behind runs a worker of one thread, unless how has another number, on such a sidecar until the block returns, and then answers all
   # settles until the worker has ended.
-  def behind(work: -> {}, clock: -> { 0 }, extra: {}, ready: Float::INFINITY, before_claim: nil, **how)
+  def behind(work: -> {}, clock: -> { 0 }, extra: {}, ready: Float::INFINITY, before_claim: nil, holds: false, **how)
     Dir.mktmpdir do |dir|
       sidecar = Holding.new(dir)
       sidecar.extra = extra
       sidecar.before_claim = before_claim
       Qsidecar::Behind.clock = clock # stands still, so that a slow machine doesn't reach LONGEST
       sidecar.ready = ready
+      sidecar.holds = holds
       lines, began, lost, served = [], [], [], nil
       logger = Logger.new(StringIO.new, formatter: ->(level, _, _, text) { lines << "#{level} #{text}"; "" })
       worker = Qsidecar::Worker.new(logger: logger, socket: sidecar.path, codec: :json, on_lost: ->(job) { lost << job })
@@ -253,12 +332,15 @@ class Suite
         work.call
       end
       run = Thread.new { worker.run(concurrency: 1, **how) }
+      run.report_on_exception = false
       serve = lambda do
         sidecar.accept
         served = Thread.new { sidecar.serve }
       end
       serve.call
-      yield sidecar, lines, began, -> { worker.instance_variable_get(:@client) }, lost, serve
+      yield sidecar, lines, began, -> { worker.instance_variable_get(:@client) }, lost, serve, run, worker
+      next unless run.alive?
+
       worker.stop
       eventually do
         sidecar.reply(sidecar.settles.shift) until sidecar.settles.empty?

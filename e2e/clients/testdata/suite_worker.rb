@@ -55,7 +55,40 @@ class Suite
     over = "it ran longer than its time limit of 0.05 s"
     equal "job #{id}: #{over}; another worker may have it", refused
     lines = Array.new(out.size) { out.pop }
-    equal 1, lines.count("job #{id} of limited: #{over}; another worker may have it")
+    equal ["job #{id} of limited: #{over}; another worker may have it (see Job#lost?)"], lines.grep(/job #{id} /)
+  end
+
+  # A lost lease names the time limit only near it: within 100 ms, or within half of a short limit.
+  def check_loss_near_the_time_limit
+    lost, late = "its lease was lost", "it ran longer than its time limit of %g s"
+    [[nil, 3600, lost], [1000, 0.9, lost], [1000, 0.9015, late % 1], [50, 0.0249, lost], [50, 0.026, late % 0.05]].each do |limit, took, want|
+      job = Qsidecar::Job.new(nil, { "id" => "1", "queue" => "q", "timeout_ms" => limit }, nil)
+      now = Qsidecar::Connection.now
+      job.instance_variable_set(:@began, now)
+      equal want, job.loss(now + took), [limit, took]
+    end
+  end
+
+  # A lost lease is logged once: at the event, at the end of the job, or at its settle.
+  def check_a_lost_lease_is_logged_once
+    lines = Queue.new
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { lines << text.to_s; "" })
+    gone = []
+    worker = Qsidecar::Worker.new(logger: logger, on_lost: ->(job) { gone << job.id }, **@options)
+    worker.job("lost-once") do |job|
+      next if gone.include?(job.id) # it was reclaimed
+
+      @client.request("nack", lease: job.lease, dead: true) unless job.payload == "event"
+      @client.request("reclaim", queue: "lost-once", ids: [job.id]) if job.payload == "event"
+      eventually { gone.include?(job.id) } if job.payload == "event"
+      raises(Qsidecar::LeaseLost) { job.ack } if job.payload == "block"
+    end
+    %i[behind sync].each do |ack|
+      ids = %w[event block settle].map { |payload| @client.enqueue("lost-once", payload).id }
+      worker.run(drain: true, concurrency: 1, ack: ack)
+      said = Array.new(lines.size) { lines.pop }
+      ids.each { |id| equal ["job #{id} of lost-once: its lease was lost; another worker may have it (see Job#lost?)"], said.grep(/job #{id} /), ack }
+    end
   end
 
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.
@@ -148,6 +181,21 @@ class Suite
       id = @client.enqueue("fork-#{name}", 1, max_attempts: 1).id
       worker.run(concurrency: 1, drain: true)
       equal [code, []], [seen, @client.request("peek", queue: "fork-#{name}", ids: [id])["jobs"]], "a child that #{name}"
+    end
+  end
+
+  # A queue can have a weight if it shares the concurrency, also if it is the only one that does.
+  def check_weights_of_queues
+    lines = []
+    logger = Logger.new(StringIO.new, formatter: ->(_, _, _, text) { lines << text; "" })
+    worker = Qsidecar::Worker.new(logger: logger, **@options)
+    %w[weight-shared weight-own].each { |queue| worker.job(queue) {} }
+    queues = { "weight-shared" => nil, "weight-own" => 2 }
+    worker.run(queues: queues, concurrency: 3, weights: { "weight-shared" => 3 }, drain: true)
+    equal "worker started: queues weight-shared=3, concurrency 3; queues weight-own, concurrency 2, processes 1", lines.first
+    [queues, { "weight-own" => 2 }].each do |chosen|
+      failed = raises(Qsidecar::Worker::WrongArgument) { worker.run(queues: chosen, weights: { "weight-own" => 3 }) }
+      equal "weights has the queue weight-own, whose jobs have a number of their own: leave one of them out", failed.message
     end
   end
 

@@ -17,6 +17,10 @@ module Qsidecar
     # unless the database is in trouble, and each further job could be delivered again.
     LONGEST = 1
 
+    # How old an unanswered settle can be when the worker drains or stops, in seconds. A sidecar that
+    # was killed and is not started again never answers.
+    LAST = 60
+
     # How often a waiting thread checks whether the worker stops, in seconds.
     CHECK = 0.2
 
@@ -39,17 +43,20 @@ module Qsidecar
 
     # outcome returns the operation and the fields that settle a job with an exception, or nil. log
     # is called with a level and a text. stopping is called for whether the worker stops.
-    def initialize(client, threads:, outcome:, log:, stopping:)
+    def initialize(client, threads:, drain:, outcome:, log:, stopping:)
       @client = client
       @most = [MOST, MOST_EACH * threads].max
       @outcome = outcome
       @log = log
+      @drain = drain
       @stopping = stopping
       @lock = Mutex.new # guards the fields below
       @changed = ConditionVariable.new # a settle has ended
       @work = ConditionVariable.new # a settle has failed, or all have ended
       @begun = {}.compare_by_identity # jobs after begin_job, before settle or leave
       @unanswered = {}.compare_by_identity # jobs: since when; infinity once the database has rejected it
+      @sent = {}.compare_by_identity # the jobs of @unanswered: since when, also then; the oldest is the first
+      @given_up = 0
       @over = 0 # how many settles have ended
       @failed = []
       @ended = false
@@ -59,19 +66,19 @@ module Qsidecar
     end
 
     # settle sends the settle of a job and, if further jobs can begin, a claim. It returns the jobs of
-    # the claim when it is answered.
+    # the claim when it is answered. It waits until a settle is too old.
     def settle(job, error, claim)
       settle = Settle.new(job, nil, nil, 0, false, false, false)
       form(settle, error)
       begins = @lock.synchronize do
         @begun.delete(job)
-        @unanswered[job] = Behind.now
+        @unanswered[job] = @sent[job] = Behind.now
         can_begin_now?
       end
       send_request(settle, begins ? claim : nil, +1)
     end
 
-    # can_begin? waits until a job can begin. It returns false if the worker stops before.
+    # can_begin? waits until a job can begin. It returns false if the worker stops before, or a settle is too old.
     def can_begin?
       @lock.synchronize { wait_to_begin }
     end
@@ -96,32 +103,52 @@ module Qsidecar
       @lock.synchronize { @unanswered.empty? }
     end
 
-    # wait returns when a settle has ended, or if none is unanswered, or the worker stops.
+    # wait returns when a settle has ended, or if none is unanswered, or one is too old, or the worker stops.
     def wait
       @lock.synchronize do
         count = @over
-        @changed.wait(@lock, CHECK) until @over > count || @unanswered.empty? || @stopping.call
+        @changed.wait(@lock, CHECK) until @over > count || @unanswered.empty? || late? || @stopping.call
       end
     end
 
-    # finish waits until all settles have ended, for limit seconds at most.
-    def finish(limit)
-      ends = Connection.now + limit
+    # over? is whether the worker drains or stops, and a settle that was sent then is too old.
+    def over?(since)
+      Behind.now - since >= LAST && (@drain || @stopping.call)
+    end
+
+    # give_up notes that nothing waits for the settle of the job any more. It is unanswered.
+    def give_up(job)
+      log(:error, job, "could not be settled: no answer from the sidecar")
+      @lock.synchronize { @given_up += 1 }
+    end
+
+    # finish waits until all settles have ended. It gives up if one is too old, and returns the error
+    # of those without an answer.
+    def finish
       left = @lock.synchronize do
-        @changed.wait(@lock, CHECK) until @unanswered.empty? || Connection.now > ends
+        @changed.wait(@lock, CHECK) until @unanswered.empty? || late?
         @ended = true
         @work.signal
         @unanswered.keys
       end
-      left.each { |job| log(:error, job, "could not be settled: no answer in time") }
-      @thread.join
+      left.each { |job| give_up(job) }
+      @thread.join(left.empty? ? nil : CHECK) # it can wait for a sidecar that doesn't read
+      return if @given_up.zero?
+
+      Unavailable.new("no answer for a minute to the settles of finished jobs (#{@given_up}): the sidecar or its database is unavailable; " \
+                      "check that it runs: these jobs are delivered again, after the sidecar timeout at the latest")
     end
 
     private
 
+    def late?
+      _, since = @sent.first
+      since && over?(since)
+    end
+
     def wait_to_begin
       until can_begin_now?
-        return false if @stopping.call
+        return false if @stopping.call || late?
 
         @changed.wait(@lock, CHECK)
       end
@@ -150,7 +177,7 @@ module Qsidecar
 
     def send_request(settle, claim = nil, settling = 0)
       call = Call.new(settle.op, settle.fields, resent: settle.resent, on_done: ->(done) { answered(settle, done.error) })
-      @client.session.settle_behind(call, claim && Call.new("claim", claim), settling)
+      @client.session.settle_behind(call, claim && Call.new("claim", claim, over: -> { late? }), settling)
     rescue Error => e
       answered(settle, e) unless call.nil? || call.id # otherwise only the claim failed, and the next claim reports that
       []
@@ -171,6 +198,7 @@ module Qsidecar
       yield if block_given?
       @lock.synchronize do
         @unanswered.delete(settle.job)
+        @sent.delete(settle.job)
         @over += 1
         @changed.broadcast
       end
@@ -181,7 +209,7 @@ module Qsidecar
         failed.each { |settle, error| guard(settle) { handle(settle, error) } }
         due, @later = @later.partition { |settle| settle.due <= Connection.now }
         due.each { |settle| guard(settle) { send_request(settle) } }
-        give_up if @stopping.call
+        end_rejected if @stopping.call
       end
     end
 
@@ -197,8 +225,8 @@ module Qsidecar
       end
     end
 
-    # give_up ends the settles that the database rejects when the worker stops.
-    def give_up
+    # end_rejected ends the settles that the database rejects when the worker stops.
+    def end_rejected
       ended, @later = @later.partition(&:internal)
       ended.each do |settle|
         log(:error, settle.job, "could not be settled")

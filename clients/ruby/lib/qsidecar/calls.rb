@@ -6,15 +6,18 @@ module Qsidecar
     # Operations that must not be sent resent.
     ONCE = %w[reclaim change_schedule bye].freeze
 
-    attr_reader :op, :fields, :ends, :only, :claimed, :wake, :on_done
+    # How often a call asks whether its caller's time is over, in seconds.
+    CHECK = 0.2
+
+    attr_reader :op, :fields, :ends, :only, :claimed, :wake, :on_done, :over
     attr_accessor :id, :state, :reply, :error, :resent, :abandoned
 
     # ends: the end of the caller's time, by Connection.now (nil: no limit). wait_ends: the end of a
     # claim's own wait. resent: an earlier request may have been carried out. only: the only
     # connection to send it on (nil: any). claimed: a list to which the jobs of a settle's claim are
     # added, also if the settle failed. on_done: called when it is done, under the session's lock. No
-    # thread waits for such a call.
-    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil, claimed: nil, on_done: nil)
+    # thread waits for such a call. over: called for whether the caller's time is over, also before ends.
+    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil, claimed: nil, on_done: nil, over: nil)
       @op = op
       @fields = fields
       @ends = ends
@@ -23,6 +26,7 @@ module Qsidecar
       @only = only
       @claimed = claimed
       @on_done = on_done
+      @over = over
       @wake = ConditionVariable.new
       @state = :queued # then :sent, then :done
       @abandoned = false # the caller no longer waits for the reply
@@ -105,12 +109,13 @@ module Qsidecar
     def step(call)
       @lock.synchronize do
         until call.state == :done
-          return ready(call) if call.state == :queued && @link && !unwanted(call)
+          break if call.state == :queued && unwanted(call)
+          return ready(call) if call.state == :queued && @link
 
           left = call.ends && call.ends - Connection.now
-          raise late(call) if left && left <= 0
+          raise late(call) if (left && left <= 0) || call.over&.call
 
-          call.wake.wait(@lock, left) unless call.state == :done
+          call.wake.wait(@lock, call.over ? [left, Call::CHECK].compact.min : left)
         end
         nil
       end
@@ -224,6 +229,7 @@ module Qsidecar
           call.state = :queued
           call.resent = true
           @queued << call
+          call.wake.signal # a claim of a worker that stops is done
         else
           finish(call, error: UnknownOutcome.new("#{call.op}: no answer: #{why}; it may or may not have been carried out"))
         end

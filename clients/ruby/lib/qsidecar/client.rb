@@ -250,16 +250,16 @@ module Qsidecar
     # settle sends a settle, with the claim that a Worker adds to it.
     def settle(job, op, fields)
       fields[:claim] = job.next_claim if job.next_claim && job.next_jobs.empty?
-      send_request(op, fields, claimed: job.next_jobs)
+      send_request(op, fields, claimed: job.next_jobs, over: job.over)
     end
 
     # send_request sends a request, and repeats it after transient errors. It adds the jobs of a
     # settle's claim to claimed.
-    def send_request(op, fields, wait: nil, limit: nil, claimed: nil)
+    def send_request(op, fields, wait: nil, limit: nil, claimed: nil, over: nil)
       current = callable_session(op)
       began = Connection.now
       limit = Fields.time_limit(limit) || @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
-      how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed }
+      how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed, over: over }
       return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
       current.settling(fields[:leases] || [fields[:lease]]) { send_repeatedly(current, op, fields, how) }
@@ -286,7 +286,7 @@ module Qsidecar
         current.call(op, fields, resent: resent, **how)
       rescue UnknownOutcome, Unavailable, Busy, Draining => e
         pause = e.retry_ms ? e.retry_ms / 1000.0 : Session.backoff(tries += 1)
-        raise unless transient?(op, fields, e, how[:wait_ends]) && left(op, how) > pause
+        raise unless transient?(op, fields, e, how[:wait_ends]) && left(op, how) > pause && !how[:over]&.call
 
         resent ||= e.is_a?(UnknownOutcome)
         fields = fields.reject { |name, _| name == :claim } if how[:claimed]&.any?

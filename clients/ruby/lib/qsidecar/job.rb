@@ -7,12 +7,14 @@ module Qsidecar
     # job. last_error is the message of the last failed attempt, or nil.
     attr_reader :id, :queue, :lease, :attempt, :max_attempts, :fence, :priority, :headers, :key, :last_error
 
-    # A run whose lease is lost so shortly before its time limit was ended by it, in seconds. The sidecar counts the run from
-    # the commit of the claim, and the client from the reply.
+    # A run whose lease is lost so shortly before its time limit was ended by it, in seconds, at most half of it. The sidecar
+    # counts the run from the commit of the claim, and the client from the reply.
     ALMOST = 0.1
     private_constant :ALMOST
 
     attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
+    attr_accessor :over # :nodoc: set by the Worker: called for whether nothing waits for the settle any more
+    attr_accessor :loss_logged # :nodoc: set by the Worker
     attr_reader :next_jobs # :nodoc: the jobs that it got
 
     # The payload's bytes, a String of binary encoding.
@@ -28,7 +30,7 @@ module Qsidecar
       @timeout_ms = fields["timeout_ms"]
       @began = Connection.now if @timeout_ms
       @state = :held
-      @cancelled = false
+      @cancelled = @loss_logged = false
       @next_jobs = []
     end
 
@@ -106,8 +108,8 @@ module Qsidecar
       @state = :lost
     end
 
-    def loss # :nodoc: why the lease was lost
-      over = @timeout_ms && Connection.now - @began > timeout - ALMOST
+    def loss(now = Connection.now) # :nodoc: why the lease was lost
+      over = @timeout_ms && now - @began > timeout - [ALMOST, timeout / 2].min
       over ? format("it ran longer than its time limit of %g s", timeout) : "its lease was lost"
     end
 

@@ -15,7 +15,7 @@ module Qsidecar
     WAIT = 60
 
     # Transient errors of a settle.
-    TRANSIENT = [Unavailable, UnknownOutcome, Internal, Busy, TimedOut].freeze
+    TRANSIENT = [Unavailable, UnknownOutcome, Internal, Busy, Draining, TimedOut].freeze
 
     # Errors that mean that the sidecar or its database is unavailable: exit code 5.
     UNAVAILABLE = [NotConnected, TimedOut, Unavailable, UnknownOutcome, Draining, Busy].freeze
@@ -75,6 +75,7 @@ module Qsidecar
       @stopping = false
       @outage = false
       @pausing = [Mutex.new, ConditionVariable.new]
+      @losses = Mutex.new # guards Job#loss_logged
       Worker.made << self
     end
 
@@ -113,7 +114,8 @@ module Qsidecar
     #
     # concurrency: how many jobs run at once in a process, 1 to 256, each in a thread. processes:
     # how many processes to fork (1: none, this process works). drain: also end when no job is
-    # ready, for cron. If that can't be checked, run raises one of UNAVAILABLE.
+    # ready, for cron. If that can't be checked, run raises one of UNAVAILABLE. If a settle is
+    # unanswered for a minute at the end, run raises Unavailable.
     #
     # queues: the queues to work, each with how many of its jobs run at once in a process:
     # { "mail" => 8, "api" => nil }. Those with nil share the concurrency, as all queues do without
@@ -255,7 +257,7 @@ module Qsidecar
       client = Client.new(**@options, on_lost: method(:lost))
       client.on_outage = method(:outage)
       @client = client
-      @behind = Behind.new(client, threads: shares.sum(&:threads), outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
+      @behind = Behind.new(client, threads: shares.sum(&:threads), drain: @drain, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
       threads << Thread.new { declare(client) && shares.each { |share| share.threads.times { start(threads, client, share) } } }
       Thread.new { join_all(threads) && stop } if @drain
@@ -265,8 +267,9 @@ module Qsidecar
       @pausing[0].synchronize { @pausing[1].broadcast }
       client.stop_claiming
       join_all(threads)
-      @behind.finish(@options[:request_timeout] || Client::REQUEST_TIME)
+      unanswered = @behind.finish
       client.close
+      raise unanswered if unanswered
       raise command if command.is_a?(Exception)
     end
 
@@ -319,7 +322,7 @@ module Qsidecar
       tries = 0
       until @stopping
         begin
-          next unless @behind.can_begin?
+          return unless @behind.can_begin?
 
           quiet = @behind.idle? # otherwise an ack can store another job after this claim
           jobs = client.claim(share.queues, wait: @drain ? 0 : WAIT, order: share.order, weights: share.weights)
@@ -406,10 +409,12 @@ module Qsidecar
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
       return log(:info, "job #{job.id} of #{job.queue} was cancelled while it ran") if job.cancelled?
-      return log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it") if job.lost?
+      return log_loss(job) if job.lost?
       return settle_behind(job, error) unless @sync || @client.session.joins?
 
       tries = 0
+      since = Behind.now
+      job.over = -> { @behind.over?(since) }
       begin
         send_outcome(job, error)
       rescue SettledOrLost => e
@@ -419,10 +424,14 @@ module Qsidecar
 
         log(:warn, "job #{job.id} of #{job.queue}: its lease was lost, or an earlier try settled it")
       rescue *TRANSIENT => e
+        if job.over.call
+          @behind.give_up(job)
+          return stop
+        end
         log(:warn, "job #{job.id} of #{job.queue} could not be settled yet: #{e.message}")
-        raise Closed, "stopped" if @stopping
+        return log(:error, "job #{job.id} of #{job.queue} could not be settled") if @stopping && e.is_a?(Internal)
 
-        pause(tries += 1)
+        @stopping ? sleep(4 * Session.backoff(tries += 1)) : pause(tries += 1)
         retry
       rescue Closed, NotConnected => e
         log(:error, "job #{job.id} of #{job.queue} could not be settled: #{e.message}")
@@ -495,9 +504,13 @@ module Qsidecar
 
     def lost(job)
       @on_lost&.call(job)
-      return if job.cancelled? # the end of its run is logged
+      log_loss(job) unless job.cancelled? # the end of its run is logged
+    end
 
-      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may do it too (see Job#lost?)")
+    # log_loss logs a lost lease once: its event and the end of its run can find it.
+    def log_loss(job)
+      logged = @losses.synchronize { job.loss_logged.tap { job.loss_logged = true } }
+      log(:warn, "job #{job.id} of #{job.queue}: #{job.loss}; another worker may have it (see Job#lost?)") unless logged
     end
 
     def log(level, text)
