@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -81,8 +80,11 @@ func (s *Session) declareSchedule(req *protocol.Request) finisher {
 	}
 	d, dry := wirejob.Schedule(req), req.DryRun // req holds another request by the time this one ends
 	return finisher{rest: later(func() (*protocol.Reply, func()) {
-		ctx, cancel := s.scheduleContext(protocol.OpSchedule)
+		ctx, cancel := s.untilGone(protocol.OpSchedule, inspectTimeout)
 		defer cancel()
+		if ctx.Err() != nil {
+			return s.failure(ErrDraining), nil
+		}
 		got, err := db.DeclareSchedule(ctx, d, dry)
 		if err != nil {
 			return s.failure(err), nil
@@ -121,8 +123,11 @@ func (s *Session) changeSchedule(req *protocol.Request) finisher {
 		c.OfSource, c.Source, c.Version = true, source, req.Schedule.Version
 	}
 	return finisher{rest: later(func() (*protocol.Reply, func()) {
-		ctx, cancel := s.scheduleContext(protocol.OpChangeSchedule)
+		ctx, cancel := s.untilGone(protocol.OpChangeSchedule, inspectTimeout)
 		defer cancel()
+		if ctx.Err() != nil {
+			return s.failure(ErrDraining), nil
+		}
 		job, err := db.ChangeSchedule(ctx, c)
 		if err != nil {
 			return s.failure(err), nil
@@ -134,9 +139,4 @@ func (s *Session) changeSchedule(req *protocol.Request) finisher {
 		}
 		return reply, nil
 	})}
-}
-
-// scheduleContext bounds the transaction of a schedule.
-func (s *Session) scheduleContext(op protocol.Op) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.Background(), inspectTimeout, errors.New(string(op)+": no answer from the database in time"))
 }
