@@ -165,7 +165,7 @@ type Request struct {
 	// peek, retry, change, delete, reclaim, cancel, purge
 	IDs   []string
 	State State
-	After string
+	After string // also of schedules: a name
 	All   bool
 
 	// peek and cancel

@@ -52,7 +52,7 @@ var ops = map[Op]spec{
 	OpPause:          {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:         {takes: bits(fQueue), needs: bits(fQueue)},
 	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure), needs: bits(fQueue), check: checkLimit},
-	OpSchedules:      {takes: bits(fQueue, fSchedule), given: bits(sName), check: checkSchedules},
+	OpSchedules:      {takes: bits(fQueue, fSchedule, fAfter, fMax), given: bits(sName), check: checkSchedules},
 	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), given: everything, check: checkSchedule},
 	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), given: bits(sName, sSource, sVersion), check: checkChangeSchedule},
 	OpWatch:          {takes: bits(fQueue, fWaitMS)},

@@ -174,7 +174,10 @@ func genOperator(t *rapid.T, r *Request) {
 			r.Rate = "100/s"
 		}
 	case OpSchedules:
-		r.Queue = genQueue().Draw(t, "queue")
+		r.Queue, r.Max = genQueue().Draw(t, "queue"), genOpt(genInt(1, MaxList)).Draw(t, "max")
+		if rapid.Bool().Draw(t, "go on") {
+			r.After = genQueue().Draw(t, "after")
+		}
 	case OpSchedule:
 		r.Queue, r.DryRun = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "dry_run")
 		r.Schedule = &Schedule{

@@ -195,6 +195,7 @@ func isTimes[M any](s string, at func(*M) *[]int64) field[M] {
 			e.name(n)
 			e.startList(len(*at(m)))
 			for _, v := range *at(m) {
+				e.element()
 				e.integer(v)
 			}
 			e.endList()
@@ -215,8 +216,14 @@ func checkSchedule(r *Request, _ presence) *Error {
 }
 
 func checkSchedules(r *Request, p presence) *Error {
-	if p.has(fSchedule) && r.Schedule.Name == "" {
+	switch with := p & bits(fAfter, fMax); {
+	case p.has(fSchedule) && r.Schedule.Name == "":
 		return missing("name")
+	case p.has(fSchedule) && with != 0:
+		name := firstName(with)
+		return BadField(name, "%s goes with a list, not with one schedule", name)
+	case p.has(fAfter):
+		return checkScheduleName("after", r.After)
 	}
 	return nil
 }

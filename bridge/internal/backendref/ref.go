@@ -272,8 +272,8 @@ func (r *Ref) schedule(ctx context.Context, f func(s backends.Scheduler) error) 
 }
 
 // Schedules calls Schedules of the Scheduler; see inspect.
-func (r *Ref) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
-	err = r.schedule(ctx, func(s backends.Scheduler) error { all, err = s.Schedules(ctx, queue); return err })
+func (r *Ref) Schedules(ctx context.Context, l backends.ScheduleList) (all []backends.Schedule, err error) {
+	err = r.schedule(ctx, func(s backends.Scheduler) error { all, err = s.Schedules(ctx, l); return err })
 	return all, err
 }
 
