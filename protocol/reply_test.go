@@ -24,6 +24,8 @@ func TestReplyFields(t *testing.T) {
 		{Reply{OK: true, Jobs: []Job{{}}}, `{"ok":true,"jobs":[{"id":"","queue":"","lease":"","payload":"","attempt":0,"max_attempts":0,"fence":0,"priority":0,"enqueued_at":0}]}`},
 		{Reply{OK: true, Jobs: []Job{{Payload: []byte{0xff}}}}, `{"ok":true,"jobs":[{"id":"","queue":"","lease":"","payload_b64":"/w==","attempt":0,"max_attempts":0,"fence":0,"priority":0,"enqueued_at":0}]}`},
 		{Reply{OK: true, Views: []JobView{{Result: []byte{}}}}, `{"ok":true,"jobs":[{"id":"","queue":"","state":"","payload":"","priority":0,"attempt":0,"max_attempts":0,"result":"","errors":[]}]}`},
+		{Reply{OK: true, Views: []JobView{{WaitsFor: WaitsForGroup, Behind: []Unchanged{{ID: "1", State: StateClaimed}}}}},
+			`{"ok":true,"jobs":[{"id":"","queue":"","state":"","payload":"","priority":0,"attempt":0,"max_attempts":0,"errors":[],"waits_for":"group","behind":[{"id":"1","state":"claimed"}]}]}`},
 		{Reply{OK: true, Queues: []QueueStat{{Queue: "q"}}}, `{"ok":true,"queues":[{"queue":"q","ready":0,"blocked":0,"scheduled":0,"claimed":0,"dead":0,"done":0,"paused":false,"oldest_ready_ms":0,"oldest_claimed_ms":0}]}`},
 		{Reply{OK: true, Settled: &Settled{Verb: "acked"}}, `{"ok":true,"acked":0,"lost":[]}`},
 		{Reply{OK: true, Settled: &Settled{Verb: "acked"}, Join: true}, `{"ok":true,"join":true,"acked":0,"lost":[]}`},

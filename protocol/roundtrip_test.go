@@ -278,6 +278,9 @@ func genView(t *rapid.T) JobView {
 				Message: genText(200).Draw(t, "message"), At: genNumber().Draw(t, "at")}
 		}), 0).Draw(t, "errors"),
 	}
+	if rapid.Bool().Draw(t, "waits") {
+		v.WaitsFor, v.Behind = WaitsForGroup, []Unchanged{{ID: genSome(MaxJobID).Draw(t, "behind"), State: StateClaimed}}
+	}
 	if rapid.Bool().Draw(t, "has result") {
 		v.Result = genBytes().Draw(t, "result")
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
@@ -132,6 +133,15 @@ func (t *tx) admit(g core.Group, limit int64, admitted func(queue string, urgenc
 		}
 	}
 	return ready == limit && free < ready || heads == limit && free > limit, nil
+}
+
+// GroupSlots implements core.GroupFinder.
+func (t *tx) GroupSlots(_ context.Context, g core.Group, limit int) (all []backends.JobState, err error) {
+	err = t.query(t.sql.groupSlots, func(r row) error {
+		all = append(all, backends.JobState{ID: core.ID(r.int(0)), State: backends.State(r.text(1))})
+		return nil
+	}, g.Queue, g.Name, limit)
+	return all, err
 }
 
 // FindGroups implements core.GroupFinder.

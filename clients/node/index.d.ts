@@ -114,7 +114,7 @@ export interface PeekOptions {
   /** These jobs, in any state. */
   ids?: string[]
   /** The default is `ready`. */
-  state?: 'ready' | 'scheduled' | 'claimed' | 'done' | 'dead'
+  state?: 'ready' | 'blocked' | 'scheduled' | 'claimed' | 'done' | 'dead'
   /** 1 to 1,000, the default is 10. */
   max?: number
   /** Continue behind the job with this id. */

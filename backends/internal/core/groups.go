@@ -99,6 +99,9 @@ type GroupFinder interface {
 	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
 	// walk groups with blocked jobs that come after one. last is the last of these, or zero if the walk has ended.
 	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, last Group, err error)
+
+	// GroupSlots returns jobs that have a slot of the group, at most limit.
+	GroupSlots(ctx context.Context, g Group, limit int) ([]backends.JobState, error)
 }
 
 // hasState reports whether jobs of the engine can be in a state.
@@ -188,6 +191,17 @@ func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
 		queues = append(queues, made...)
 	}
 	return distinctNames(queues)
+}
+
+// GroupSlots implements backends.Admitter.
+func (s *Store) GroupSlots(ctx context.Context, g Group, limit int) (all []backends.JobState, err error) {
+	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		if finder, ok := r.(GroupFinder); ok {
+			all, err = finder.GroupSlots(ctx, g, limit)
+		}
+		return err
+	})
+	return all, err
 }
 
 func distinctNames(names []string) []string {

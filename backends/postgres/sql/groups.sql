@@ -96,6 +96,10 @@ SELECT h.n, '', 0, 0, -1 FROM h WHERE h.id <> ALL(ARRAY(SELECT id FROM u))
 UNION ALL
 SELECT x.n, '', 0, 0, -1 FROM x WHERE x.most - x.taken > :limit AND (SELECT count(*) FROM h WHERE h.n = x.n) = :limit
 
+-- name: group_slots
+SELECT id, state FROM {s}.qsidecar_jobs
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group ORDER BY queue, admitted_group, state LIMIT :limit
+
 -- name: find_groups
 -- Groups that possibly have something to admit: noted ones, those with jobs that no sidecar has noticed, and those of a part of the
 -- walk over all groups with blocked jobs. The last row is where the walk goes on.

@@ -231,6 +231,19 @@ func (r *Ref) Admit(ctx context.Context, groups []backends.Group) (ready []strin
 	return nil
 }
 
+// GroupSlots calls GroupSlots of the current Backend, if it is a backends.Admitter; see inspect.
+func (r *Ref) GroupSlots(ctx context.Context, g backends.Group, limit int) ([]backends.JobState, error) {
+	look, release, err := r.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if a, ok := look.(backends.Admitter); ok {
+		return a.GroupSlots(ctx, g, limit)
+	}
+	return nil, nil
+}
+
 // AddHistory calls AddHistory of the current Backend, if it is a backends.Historian.
 func (r *Ref) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
 	e, release := r.use()
