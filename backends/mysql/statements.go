@@ -52,7 +52,7 @@ type statements struct {
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
 	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, groupSlots, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked                                                        string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, findNotes, findBlocked                                                                    string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
