@@ -364,6 +364,9 @@ type Admitter interface {
 	// Admit makes blocked jobs of the groups ready, as far as Limits.GroupLimit and Limits.GroupReady allow. It returns the queues with new ready jobs.
 	// It waits only briefly for locks. What it can't do, or what no caller does, Maintain does.
 	Admit(ctx context.Context, groups []Group) (ready []string)
+
+	// GroupSlots returns jobs that have a slot of the group, at most limit. They are ready, claimed, or scheduled in a back-off.
+	GroupSlots(ctx context.Context, g Group, limit int) ([]JobState, error)
 }
 
 // WriteResult is the answer to one write.

@@ -73,7 +73,7 @@ func (o *Offline) History(context.Context, string) ([]HourTotals, error) { retur
 func (o *Offline) Queues(context.Context, []Lease) ([]string, error) { return nil, o.err() }
 
 // Schedules implements Scheduler.
-func (o *Offline) Schedules(context.Context, string) ([]Schedule, error) { return nil, o.err() }
+func (o *Offline) Schedules(context.Context, ScheduleList) ([]Schedule, error) { return nil, o.err() }
 
 // DeclareSchedule implements Scheduler.
 func (o *Offline) DeclareSchedule(context.Context, Schedule, bool) (Declared, error) {

@@ -11,8 +11,8 @@ import (
 // A schedule stores one job for each of its occurrences. One transaction moves Schedule.NextAt from the value that it read to the
 // next one, and stores the job. So sidecars need no leader: of two that find the same occurrence, one moves nothing.
 type Scheduler interface {
-	// Schedules returns the schedules of a queue, or of all queues if the name is empty, by name.
-	Schedules(ctx context.Context, queue string) ([]Schedule, error)
+	// Schedules returns schedules by name, byte by byte.
+	Schedules(ctx context.Context, l ScheduleList) ([]Schedule, error)
 
 	// DeclareSchedule stores a definition, or finds that it is stored already. With dry it changes nothing, and returns
 	// what it would do. The fields below "the state" in s are ignored. The error is a *ScheduleError if the definition
@@ -29,6 +29,14 @@ type Scheduler interface {
 	// FireSchedules stores the jobs of occurrences that are due, of at most ScheduleBatch schedules. Any number of sidecars
 	// can call it at the same time. An occurrence that the database refuses doesn't stop the others.
 	FireSchedules(ctx context.Context) (FiredSchedules, error)
+}
+
+// ScheduleList selects schedules.
+type ScheduleList struct {
+	Queue string // empty: all queues
+	Name  string // this schedule alone, with its payload and its headers; empty: all, without them
+	After string // only those behind this name
+	Max   int
 }
 
 // Schedule is a schedule. Times are whole milliseconds.

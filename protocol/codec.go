@@ -96,7 +96,8 @@ type decoder struct {
 	b64     bool // the current field is in its _b64 form
 	mp      mpSource
 	js      jsonSource
-	job     anyJob // the current element of "jobs"; a field of decoder, so that it is not allocated for each element
+	given   presence // the fields of the request's schedule
+	job     anyJob   // the current element of "jobs"; a field of decoder, so that it is not allocated for each element
 }
 
 var decoders = sync.Pool{New: func() any {

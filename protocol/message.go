@@ -170,7 +170,7 @@ type Request struct {
 	// peek, retry, change, delete, reclaim, cancel, purge, wait
 	IDs   []string
 	State State
-	After string
+	After string // also of schedules: a name
 	All   bool
 
 	// peek and cancel
@@ -385,7 +385,21 @@ type JobView struct {
 	Result      []byte     // nil if there is none
 	LeftOut     Opt[int64] // bytes of Payload and Result if both are omitted because the reply would be too large
 	Errors      []Failure
+	WaitsFor    WaitsFor    // peek of a few ids, or of a key: what keeps the job from workers; empty: nothing that is known
+	Behind      []Unchanged // WaitsForGroup: jobs that have the slots of the group; nil: there is a free one
 }
+
+// WaitsFor is what keeps a job from workers.
+type WaitsFor string
+
+// What jobs wait for.
+const (
+	WaitsForTime       WaitsFor = "time"
+	WaitsForGroup      WaitsFor = "group"
+	WaitsForPause      WaitsFor = "pause"
+	WaitsForMaxClaimed          = WaitsFor(LimitMaxClaimed)
+	WaitsForRate                = WaitsFor(LimitRate)
+)
 
 // Failure is one failed attempt.
 type Failure struct {

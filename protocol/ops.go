@@ -15,6 +15,7 @@ import (
 type spec struct {
 	takes presence
 	needs presence
+	given presence // what its schedule takes
 	check func(r *Request, p presence) *Error
 }
 
@@ -51,9 +52,9 @@ var ops = map[Op]spec{
 	OpPause:          {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume:         {takes: bits(fQueue), needs: bits(fQueue)},
 	OpLimit:          {takes: bits(fQueue, fMaxClaimed, fRate, fBurst, fNone, fGroupLimit, fGroupOnFailure, fGroupReady), needs: bits(fQueue), check: checkLimit},
-	OpSchedules:      {takes: bits(fQueue, fSchedule), check: checkSchedules},
-	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), check: checkSchedule},
-	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), check: checkChangeSchedule},
+	OpSchedules:      {takes: bits(fQueue, fSchedule, fAfter, fMax), given: bits(sName), check: checkSchedules},
+	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), given: everything, check: checkSchedule},
+	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), given: bits(sName, sSource, sVersion), check: checkChangeSchedule},
 	OpWatch:          {takes: bits(fQueue, fWaitMS)},
 	OpWait:           {takes: bits(fQueue, fIDs, fMode, fWaitMS), needs: bits(fQueue, fIDs)},
 	OpPing:           {},

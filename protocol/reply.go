@@ -93,6 +93,8 @@ var viewMessage = newMessage([]field[JobView]{
 	isBytes("result", func(j *JobView) *[]byte { return &j.Result }),
 	optNumber("left_out", func(j *JobView) *Opt[int64] { return &j.LeftOut }),
 	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, needs(failureMessage, "cause"))),
+	isOptWord("waits_for", func(j *JobView) *WaitsFor { return &j.WaitsFor }),
+	isList("behind", 0, math.MaxInt, unchangedMessage, func(j *JobView) *[]Unchanged { return &j.Behind }, needs(unchangedMessage, "id")),
 })
 
 var statMessage = newMessage([]field[QueueStat]{

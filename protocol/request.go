@@ -191,10 +191,9 @@ var requestMessage = newMessage([]field[Request]{
 	fNone:  isBool("none", func(r *Request) *bool { return &r.None }),
 	fAfterQueue: checked(isText("after_queue", MaxQueueName, func(r *Request) *string { return &r.AfterQueue }),
 		func(r *Request) *Error { return CheckQueueName("after_queue", r.AfterQueue) }),
-	fDelete: isBool("delete", func(r *Request) *bool { return &r.Delete }),
-	fSchedule: isMap("schedule", scheduleMessage, func(r *Request) *Schedule { return r.Schedule },
-		func(r *Request, s *Schedule) { r.Schedule = s }),
-	fDryRun: isBool("dry_run", func(r *Request) *bool { return &r.DryRun }),
+	fDelete:   isBool("delete", func(r *Request) *bool { return &r.Delete }),
+	fSchedule: isDefinition("schedule"),
+	fDryRun:   isBool("dry_run", func(r *Request) *bool { return &r.DryRun }),
 	fDo: checked(isText("do", maxShownName, func(r *Request) *string { return &r.Do }),
 		func(r *Request) *Error { return oneOf("do", r.Do, DoRun, DoPause, DoResume, DoDelete) }),
 	fGroup:      ofJob(jobGroup),
@@ -234,7 +233,10 @@ func (d *decoder) request(r *Request) *Error {
 	if err := d.src.end(); err != nil {
 		return err
 	}
-	return r.finish(present, first)
+	if err := r.finish(present, first); err != nil {
+		return err
+	}
+	return checkGiven(r, d.given)
 }
 
 // finish does the checks that need the whole request. first is the first error of a field. If the

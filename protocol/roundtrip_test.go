@@ -178,7 +178,10 @@ func genOperator(t *rapid.T, r *Request) {
 			r.Rate = "100/s"
 		}
 	case OpSchedules:
-		r.Queue = genQueue().Draw(t, "queue")
+		r.Queue, r.Max = genQueue().Draw(t, "queue"), genOpt(genInt(1, MaxList)).Draw(t, "max")
+		if rapid.Bool().Draw(t, "go on") {
+			r.After = genQueue().Draw(t, "after")
+		}
 	case OpSchedule:
 		r.Queue, r.DryRun = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "dry_run")
 		r.Schedule = &Schedule{
@@ -278,6 +281,9 @@ func genView(t *rapid.T) JobView {
 			return Failure{Attempt: genNumber().Draw(t, "attempt"), Cause: genText(20).Draw(t, "cause"),
 				Message: genText(200).Draw(t, "message"), At: genNumber().Draw(t, "at")}
 		}), 0).Draw(t, "errors"),
+	}
+	if rapid.Bool().Draw(t, "waits") {
+		v.WaitsFor, v.Behind = WaitsForGroup, []Unchanged{{ID: genSome(MaxJobID).Draw(t, "behind"), State: StateClaimed}}
 	}
 	if rapid.Bool().Draw(t, "has result") {
 		v.Result = genBytes().Draw(t, "result")

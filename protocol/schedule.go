@@ -78,6 +78,13 @@ func checkScheduleName(field, name string) *Error {
 	return nil
 }
 
+// The positions of fields in a definition that requests without one have, too.
+const (
+	sName    = 0
+	sSource  = 10
+	sVersion = 11
+)
+
 // definition returns the fields of a definition. Only requests have limits.
 func definition(limited bool) []field[Schedule] {
 	text := func(name string, most int, at func(*Schedule) *string, check func(v string) *Error) field[Schedule] {
@@ -97,7 +104,7 @@ func definition(limited bool) []field[Schedule] {
 		return isInt(name, least, most, at)
 	}
 	return []field[Schedule]{
-		text("name", MaxNameSource, func(s *Schedule) *string { return &s.Name }, func(v string) *Error { return checkScheduleName("name", v) }),
+		sName: text("name", MaxNameSource, func(s *Schedule) *string { return &s.Name }, func(v string) *Error { return checkScheduleName("name", v) }),
 		text("cron", MaxCron, func(s *Schedule) *string { return &s.Cron }, nil),
 		number("every_ms", 0, MaxEveryMS, func(s *Schedule) *int64 { return &s.EveryMS }),
 		text("tz", MaxZone, func(s *Schedule) *string { return &s.Zone }, nil),
@@ -107,12 +114,40 @@ func definition(limited bool) []field[Schedule] {
 		number("priority", MinPriority, MaxPriority, func(s *Schedule) *int64 { return &s.Priority }),
 		text("missed", maxShownName, func(s *Schedule) *string { return &s.Missed }, func(v string) *Error { return oneOf("missed", v, "one", "all", "skip") }),
 		text("overlap", maxShownName, func(s *Schedule) *string { return &s.Overlap }, func(v string) *Error { return oneOf("overlap", v, "allow", "skip") }),
-		text("source", MaxNameSource, func(s *Schedule) *string { return &s.Source }, func(v string) *Error { return checkScheduleName("source", v) }),
-		number("version", 0, MaxSafeInt, func(s *Schedule) *int64 { return &s.Version }),
+		sSource:  text("source", MaxNameSource, func(s *Schedule) *string { return &s.Source }, func(v string) *Error { return checkScheduleName("source", v) }),
+		sVersion: number("version", 0, MaxSafeInt, func(s *Schedule) *int64 { return &s.Version }),
 	}
 }
 
 var scheduleMessage = newMessage(definition(true))
+
+// isDefinition is the schedule of a request. The decoder notes which fields it has, as each op takes others.
+func isDefinition(s string) field[Request] {
+	f := isMap(s, scheduleMessage, func(r *Request) *Schedule { return r.Schedule }, nil)
+	f.read = func(d *decoder, r *Request) (err *Error) {
+		if err := d.expectKind(s, kindMap); err != nil {
+			return err
+		}
+		r.Schedule = new(Schedule)
+		d.given, err = scheduleMessage.read(d, r.Schedule)
+		return err
+	}
+	return f
+}
+
+// checkGiven rejects a field of the request's schedule that the op doesn't take.
+func checkGiven(r *Request, given presence) *Error {
+	if r.Schedule == nil {
+		return nil
+	}
+	extra := given &^ ops[r.Op].given
+	for i := range scheduleMessage.fields {
+		if name := scheduleMessage.fields[i].name.plain; extra.has(i) {
+			return BadField(name, "%s takes no field %q in its schedule: declare another definition with the op %s", r.Op, name, OpSchedule)
+		}
+	}
+	return nil
+}
 
 var clockChangeMessage = newMessage([]field[ClockChange]{
 	number("at", func(c *ClockChange) *int64 { return &c.At }),
@@ -160,6 +195,7 @@ func isTimes[M any](s string, at func(*M) *[]int64) field[M] {
 			e.name(n)
 			e.startList(len(*at(m)))
 			for _, v := range *at(m) {
+				e.element()
 				e.integer(v)
 			}
 			e.endList()
@@ -180,8 +216,14 @@ func checkSchedule(r *Request, _ presence) *Error {
 }
 
 func checkSchedules(r *Request, p presence) *Error {
-	if p.has(fSchedule) && r.Schedule.Name == "" {
+	switch with := p & bits(fAfter, fMax); {
+	case p.has(fSchedule) && r.Schedule.Name == "":
 		return missing("name")
+	case p.has(fSchedule) && with != 0:
+		name := firstName(with)
+		return BadField(name, "%s goes with a list, not with one schedule", name)
+	case p.has(fAfter):
+		return checkScheduleName("after", r.After)
 	}
 	return nil
 }
@@ -190,8 +232,8 @@ func checkChangeSchedule(r *Request, _ presence) *Error {
 	if r.Schedule.Name == "" {
 		return missing("name")
 	}
-	if extra := r.Schedule; extra.Cron != "" || extra.EveryMS != 0 || extra.Payload != nil || extra.Headers != nil {
-		return BadField("schedule", "%s takes a schedule's name, source and version alone: declare another definition with the op schedule", OpChangeSchedule)
+	if r.Schedule.Source == "" && r.Schedule.Version != 0 {
+		return BadField("version", "version goes with a source: name it, or leave version out")
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ func (s *Store) schedules() *schedules.Table {
 }
 
 // Schedules implements backends.Scheduler.
-func (s *Store) Schedules(ctx context.Context, queue string) ([]backends.Schedule, error) {
-	return s.schedules().Schedules(ctx, queue)
+func (s *Store) Schedules(ctx context.Context, l backends.ScheduleList) ([]backends.Schedule, error) {
+	return s.schedules().Schedules(ctx, l)
 }
 
 // DeclareSchedule implements backends.Scheduler. The table must be able to store such jobs.

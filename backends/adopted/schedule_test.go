@@ -2,6 +2,7 @@ package adopted_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,12 +57,67 @@ func TestScheduleOfAnAdoptedQueue(t *testing.T) {
 	if jobs == 0 {
 		t.Fatalf("with the table: %+v", r)
 	}
-	all, err := k.Schedules(t.Context(), "e")
+	all, err := k.Schedules(t.Context(), backends.ScheduleList{Queue: "e", Max: 10})
 	if err != nil || len(all) != 1 || all[0].LastJob == "" {
 		t.Fatalf("the schedule is %+v, %v", all, err)
 	}
 	views, err := k.Peek(t.Context(), backends.Peek{Queue: "e", IDs: []string{all[0].LastJob}, Max: 1})
 	if err != nil || len(views) != 1 || string(views[0].Payload) != `{"n": 9}` {
 		t.Errorf("the job is %+v, %v", views, err)
+	}
+}
+
+// TestOneTableStopsNoOtherSchedule: schedules of a table that is out of order stop none of another table.
+func TestOneTableStopsNoOtherSchedule(t *testing.T) {
+	t.Parallel()
+	other := tableE()
+	other.Name = "other_queue"
+	k := newKit(t, systemE+`; CREATE TABLE other_queue (LIKE my_queue INCLUDING ALL)`, map[string]mapping.Table{"e": tableE(), "f": other})
+	for i, queue := range []string{"e", "e", "f"} {
+		if _, err := k.DeclareSchedule(t.Context(), backends.Schedule{Name: fmt.Sprint(i), Queue: queue, Every: time.Second, Payload: []byte("{}")}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.sql("UPDATE qsidecar.qsidecar_schedules SET next_at = 1; DROP TABLE my_queue")
+	r, err := k.FireSchedules(t.Context())
+	if err == nil || len(r.Fired) != 1 || r.Fired[0].Name != "2" {
+		t.Errorf("fired %+v, %v", r, err)
+	}
+}
+
+// TestScheduleOfAQueueThatIsManagedNow: a declaration through a sidecar without the table makes the schedule one of a managed queue, and
+// one through a sidecar with it makes it one of the table again. An older version decides nothing.
+func TestScheduleOfAQueueThatIsManagedNow(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
+	s := backends.Schedule{Name: "s", Queue: "e", Every: time.Second, Payload: []byte("{}"), Source: "app", Version: 2}
+	older := s
+	older.Version = 1
+	engine := k.Store.Engine // as a sidecar that doesn't have the table
+	for i, step := range []struct {
+		by      backends.Scheduler
+		s       backends.Schedule
+		want    backends.DeclareOutcome
+		managed bool
+	}{
+		{k.Store, s, backends.DeclareCreated, false},
+		{engine, older, backends.DeclareIgnored, false},
+		{engine, s, backends.DeclareUpdated, true},
+		{engine, s, backends.DeclareUnchanged, true},
+		{k.Store, older, backends.DeclareIgnored, true},
+		{k.Store, s, backends.DeclareUpdated, false},
+	} {
+		d, err := step.by.DeclareSchedule(t.Context(), step.s, true)
+		if err != nil || d.Outcome != step.want || step.want == backends.DeclareUpdated && len(d.Changes) != 1 {
+			t.Errorf("step %d, dry run: %+v, %v", i, d, err)
+		}
+		if d, err = step.by.DeclareSchedule(t.Context(), step.s, false); err != nil || d.Outcome != step.want {
+			t.Errorf("step %d: %+v, %v", i, d, err)
+		}
+		k.sql("UPDATE qsidecar.qsidecar_schedules SET next_at = 1")
+		r, err := engine.FireSchedules(t.Context())
+		if err != nil || (len(r.Fired) == 1) != step.managed {
+			t.Errorf("step %d: a sidecar without the table fired %+v, %v", i, r, err)
+		}
 	}
 }

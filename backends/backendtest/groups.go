@@ -92,6 +92,39 @@ var groupTests = map[string]func(*kit){
 		k.write(backends.Ack{Leases: leasesOf(jobs[1:]...)})
 		k.wantNext("a3", "b2")
 	},
+	"Slots": func(k *kit) {
+		slots := func(group string, limit int) (got []backends.JobState) {
+			k.Helper()
+			a, ok := k.Backend.(backends.Admitter)
+			if !ok {
+				k.Fatalf("%T isn't an Admitter", k.Backend)
+			}
+			got, err := a.GroupSlots(k.Context(), backends.Group{Queue: "q", Name: group}, limit)
+			if err != nil {
+				k.Fatal(err)
+			}
+			slices.SortFunc(got, func(x, y backends.JobState) int { return cmp.Compare(x.ID, y.ID) })
+			return got
+		}
+		want := func(group string, want ...backends.JobState) {
+			k.Helper()
+			if got := slots(group, 10); !slices.Equal(got, want) {
+				k.Errorf("the slots of %s: %+v, want %+v", group, got, want)
+			}
+		}
+		k.limit(groupLimit(2))
+		ids := k.enqueueMembers("a1", "a2", "a3", "b1")
+		want("a", backends.JobState{ID: ids[0], State: backends.StateReady}, backends.JobState{ID: ids[1], State: backends.StateReady})
+		want("b", backends.JobState{ID: ids[3], State: backends.StateReady})
+		want("c")
+		if got := slots("a", 1); len(got) != 1 {
+			k.Errorf("one slot at most: %+v", got)
+		}
+		jobs := k.wantNext("a1", "a2", "b1")
+		k.write(backends.Ack{Leases: leasesOf(jobs[0])})
+		k.write(backends.Nack{Leases: leasesOf(jobs[1]), Delay: time.Hour, Error: "x"})
+		want("a", backends.JobState{ID: ids[1], State: backends.StateScheduled}, backends.JobState{ID: ids[2], State: backends.StateReady})
+	},
 	"OrderOfOneCommit": func(k *kit) {
 		first, second, third := member("a1"), member("a2"), member("a3")
 		second.Key, second.KeyTTL = "k", time.Hour

@@ -25,7 +25,7 @@ func scheduler(k *kit, b backends.Backend) backends.Scheduler {
 
 // hasSchedules reports whether the engine keeps schedules: the example of package core doesn't.
 func (k *kit) hasSchedules() bool {
-	_, err := scheduler(k, k.Backend).Schedules(k.Context(), "")
+	_, err := scheduler(k, k.Backend).Schedules(k.Context(), backends.ScheduleList{Max: 1})
 	return !errors.Is(err, errors.ErrUnsupported)
 }
 
@@ -55,15 +55,21 @@ func (k *kit) wantDeclared(s backends.Schedule, want backends.DeclareOutcome) ba
 // schedule returns a schedule as the database has it.
 func (k *kit) schedule(name string) backends.Schedule {
 	k.Helper()
-	all, err := scheduler(k, k.Backend).Schedules(k.Context(), "")
-	if err != nil {
-		k.Fatalf("schedules: %v", err)
-	}
+	all := k.list(backends.ScheduleList{Name: name, Max: 2})
 	i := slices.IndexFunc(all, func(s backends.Schedule) bool { return s.Name == name })
 	if i < 0 {
 		k.Fatalf("there is no schedule %s", name)
 	}
 	return all[i]
+}
+
+func (k *kit) list(l backends.ScheduleList) []backends.Schedule {
+	k.Helper()
+	all, err := scheduler(k, k.Backend).Schedules(k.Context(), l)
+	if err != nil {
+		k.Fatalf("schedules: %v", err)
+	}
+	return all
 }
 
 // reach moves the clock to a time after the next occurrence of a schedule.
@@ -385,6 +391,21 @@ var scheduleTests = map[string]func(*kit){
 			k.Errorf("the occurrences are %q", all)
 		}
 	},
+	"ManyRefusedJobs": func(k *kit) {
+		const n = backends.ScheduleBatch + 1
+		for i := range n {
+			s := hourly(fmt.Sprintf("p%02d", i))
+			s.Queue = "p"
+			k.declare(s)
+		}
+		k.declare(hourly("q"))
+		k.reach("q", 0)
+		k.RefuseJobs("p", "not today")
+		r, err := scheduler(k, k.Backend).FireSchedules(k.Context())
+		if err == nil || !strings.Contains(err.Error(), "not today") || len(r.Fired) != 1 || r.Fired[0].Name != "q" {
+			k.Errorf("fired %+v, %v; want q, and the reason of the others", r, err)
+		}
+	},
 	"BadDefinitions": func(k *kit) {
 		for field, change := range map[string]func(*backends.Schedule){
 			"cron":     func(s *backends.Schedule) { s.Every, s.Cron = 0, "61 * * * *" },
@@ -403,6 +424,35 @@ var scheduleTests = map[string]func(*kit){
 		k.declare(s)
 		if got := k.schedule("s"); len(got.Payload) != backends.MaxSchedulePayload {
 			k.Errorf("the payload has %d bytes", len(got.Payload))
+		}
+	},
+	"Lists": func(k *kit) {
+		for _, name := range []string{"b", "Z", "a.1", "a", "a-1", "c"} {
+			s := hourly(name)
+			s.Headers = map[string]string{"h": "v"}
+			if name == "c" {
+				s.Queue = "p"
+			}
+			k.declare(s)
+		}
+		for _, c := range []struct {
+			l    backends.ScheduleList
+			want string
+		}{
+			{backends.ScheduleList{Max: 10}, "Z a a-1 a.1 b c"}, {backends.ScheduleList{Max: 2}, "Z a"}, {backends.ScheduleList{After: "a", Max: 2}, "a-1 a.1"},
+			{backends.ScheduleList{After: "a.0", Max: 10}, "a.1 b c"}, {backends.ScheduleList{After: "c", Max: 10}, ""}, {backends.ScheduleList{Queue: "p", Max: 10}, "c"},
+			{backends.ScheduleList{Queue: "q", After: "a.1", Max: 10}, "b"}, {backends.ScheduleList{Name: "b", Max: 10}, "b"}, {backends.ScheduleList{Queue: "p", Name: "b", Max: 10}, ""},
+		} {
+			var got []string
+			for _, s := range k.list(c.l) {
+				got = append(got, s.Name)
+				if whole := c.l.Name != ""; (len(s.Payload) > 0) != whole || (len(s.Headers) > 0) != whole || len(s.Upcoming) == 0 {
+					k.Errorf("%+v: %+v", c.l, s)
+				}
+			}
+			if strings.Join(got, " ") != c.want {
+				k.Errorf("%+v: %q, want %s", c.l, got, c.want)
+			}
 		}
 	},
 	"ManySchedules": func(k *kit) {

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -79,6 +80,19 @@ func (b *Backend) admit() []string {
 	}
 	clear(b.touched)
 	return b.madeReady
+}
+
+// GroupSlots implements backends.Admitter.
+func (b *Backend) GroupSlots(ctx context.Context, g backends.Group, limit int) (all []backends.JobState, err error) {
+	err = b.do(ctx, func() error {
+		for _, j := range b.jobs {
+			if j.Queue == g.Queue && j.Group == g.Name && j.admitted && len(all) < limit {
+				all = append(all, backends.JobState{ID: j.id, State: j.state})
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 func compareBools(x, y bool) int {

@@ -12,13 +12,18 @@ import (
 )
 
 // Schedules implements backends.Scheduler.
-func (b *Backend) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
+func (b *Backend) Schedules(ctx context.Context, l backends.ScheduleList) (all []backends.Schedule, err error) {
 	err = b.do(ctx, func() error {
 		for _, name := range slices.Sorted(maps.Keys(b.schedules)) {
-			if s := *b.schedules[name]; queue == "" || s.Queue == queue {
-				schedules.Describe(&s, b.instant())
-				all = append(all, s)
+			s := *b.schedules[name]
+			if len(all) == l.Max || l.Queue != "" && s.Queue != l.Queue || l.Name != "" && name != l.Name || name <= l.After {
+				continue
 			}
+			if l.Name == "" {
+				s.Payload, s.Headers = nil, nil
+			}
+			schedules.Describe(&s, b.instant())
+			all = append(all, s)
 		}
 		return nil
 	})

@@ -346,6 +346,14 @@ func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 // walkRows is how many entries of the index a walk reads for each group. It skips the other entries of a group that has more.
 const walkRows = 20
 
+// GroupSlots implements core.GroupFinder.
+func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []backends.JobState, err error) {
+	t.Each(func(r *session.Result) {
+		all = append(all, backends.JobState{ID: core.ID(r.Int(0)), State: backends.State(r.Text(1))})
+	}, t.s.sql.groupSlots, g.Queue, []byte(g.Name), limit)
+	return all, t.Flush(ctx)
+}
+
 // FindGroups implements core.GroupFinder.
 func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
 	t.Each(func(r *session.Result) { groups = append(groups, core.Group{Queue: r.Text(0), Name: r.Text(1)}) }, t.s.sql.findNotes, limit)

@@ -51,8 +51,8 @@ type statements struct {
 	failuresAfter, admittedAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
-	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                               string
+	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, groupSlots, firstBlocked string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                                           string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -244,6 +244,7 @@ func render(clock string, v session.Server) *statements {
 		groupLimits:   t.Get("group_limits", "queues"),
 		admittedOf:    t.Get("admitted_of", "groups"),
 		admittedRows:  t.Get("admitted_rows", "ids"),
+		groupSlots:    t.Get("group_slots", "queue group limit"),
 		firstBlocked:  t.Get("first_blocked", "number segment limit"),
 		deleteNotes:   t.Get("delete_notes", "notes"),
 		leaveAdmitted: t.Get("leave_admitted", "queue group jobs"),

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
@@ -60,6 +61,18 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 		return nil
 	}, queues, names, limit)
 	return changed, again, err
+}
+
+// GroupSlots implements core.GroupFinder.
+func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []backends.JobState, err error) {
+	err = t.ask(ctx, t.s.sql.groupSlots, func(rows pgx.Rows) error {
+		var id int64
+		var state string
+		err := rows.Scan(&id, &state)
+		all = append(all, backends.JobState{ID: core.ID(id), State: backends.State(state)})
+		return err
+	}, g.Queue, g.Name, limit)
+	return all, err
 }
 
 // FindGroups implements core.GroupFinder.

@@ -36,7 +36,7 @@ type statements struct {
 	// sql/gates.sql
 	lockGate, enterClaimed, leaveCapped, readGate, moveGate, enterCapped, lockLimits, setLimits, allLimits string
 	// sql/groups.sql
-	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, leaveDelayed, block, admit, findGroups string
+	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, leaveDelayed, block, admit, groupSlots, findGroups string
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
@@ -136,6 +136,7 @@ func render(schema string) *statements {
 		leaveDelayed: t.Get("leave_delayed", "queues groups limit"),
 		block:        t.Get("block", "queues groups limit"),
 		admit:        t.Get("admit", "queues groups limit"),
+		groupSlots:   t.Get("group_slots", "queue group limit"),
 		findGroups:   t.Get("find_groups", "after_queue after_group walk limit"),
 
 		look:            t.Get("look", look),

@@ -173,6 +173,15 @@ func (t *tx) decide(g core.Group, limit int64) (changed int, up []member, more b
 	return changed + int(gone), up, more, nil
 }
 
+// GroupSlots implements core.GroupFinder.
+func (t *tx) GroupSlots(_ context.Context, g core.Group, limit int) (all []backends.JobState, err error) {
+	err = t.query(t.sql.groupSlots, func(r row) error {
+		all = append(all, backends.JobState{ID: core.ID(r.int(0)), State: backends.State(r.text(1))})
+		return nil
+	}, g.Queue, g.Name, limit)
+	return all, err
+}
+
 // FindGroups implements core.GroupFinder.
 func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
 	for _, sql := range []string{t.sql.noted, t.sql.arrived} {

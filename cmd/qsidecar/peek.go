@@ -96,7 +96,7 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
-			return a.peek(cmd, req, nil, func(jobs []protocol.JobView, _ map[string]protocol.QueueStat) error {
+			return a.peek(cmd, req, nil, func(jobs []protocol.JobView) error {
 				if len(jobs) == 0 {
 					return a.printf("no job is dead")
 				}
@@ -131,13 +131,10 @@ more than one job can have the ID: all of them are shown, or that of the QUEUE.
 				return usagef("an id is empty")
 			}
 			none := &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", id)}
-			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: []string{id}}, none, func(jobs []protocol.JobView, stats map[string]protocol.QueueStat) error {
+			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: []string{id}}, none, func(jobs []protocol.JobView) error {
 				texts := make([]string, len(jobs))
 				for i, v := range jobs {
 					texts[i] = wiretext.Job(v)
-					if why := waitsFor(v, stats[v.Queue]); why != "" {
-						texts[i] += "\nwaits        " + why
-					}
 				}
 				return a.printf("%s", strings.Join(texts, "\n\n"))
 			})
@@ -158,7 +155,7 @@ func pageOf(req *protocol.Request, most int) error {
 }
 
 // peek requests jobs and prints them with show, or as JSON lines. If there are none, it returns none, which can be nil.
-func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show func([]protocol.JobView, map[string]protocol.QueueStat) error) error {
+func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported && req.Newest {
@@ -177,11 +174,7 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show f
 		case a.json:
 			return a.printEach(rep, "jobs")
 		}
-		stats, err := statsOf(ctx, c, req, rep.Views)
-		if err != nil {
-			return err
-		}
-		return show(rep.Views, stats)
+		return show(rep.Views)
 	})
 }
 
@@ -196,43 +189,7 @@ func goOn(rep *protocol.Reply) (options string) {
 	return options
 }
 
-// statsOf returns the statistics of the queues of ready jobs that a request names by their ids.
-func statsOf(ctx context.Context, c *qsidecar.Client, req *protocol.Request, jobs []protocol.JobView) (map[string]protocol.QueueStat, error) {
-	stats := map[string]protocol.QueueStat{}
-	for i := range jobs {
-		queue := jobs[i].Queue
-		if _, known := stats[queue]; known || req.IDs == nil || jobs[i].State != protocol.StateReady {
-			continue
-		}
-		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStats, Queue: queue})
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range rep.Queues {
-			stats[s.Queue] = s
-		}
-	}
-	return stats, nil
-}
-
-// waitsFor returns what keeps a ready job from workers; empty: nothing that is known.
-func waitsFor(v protocol.JobView, s protocol.QueueStat) string {
-	switch {
-	case v.State == protocol.StateBlocked:
-		return "other jobs of its group come first: they are ready, claimed, or scheduled in a back-off"
-	case v.State != protocol.StateReady:
-		return ""
-	case s.Paused:
-		return "the queue is paused: run `qsidecar resume " + v.Queue + "`"
-	case s.Limited == protocol.LimitMaxClaimed:
-		return fmt.Sprintf("the queue has its limit of %d claimed jobs: see `qsidecar limit %s`", s.MaxClaimed.Value, v.Queue)
-	case s.Limited == protocol.LimitRate:
-		return fmt.Sprintf("the queue has used up its rate of %s: see `qsidecar limit %s`", s.Rate, v.Queue)
-	}
-	return ""
-}
-
-func (a *app) jobTable(jobs []protocol.JobView, _ map[string]protocol.QueueStat) error {
+func (a *app) jobTable(jobs []protocol.JobView) error {
 	if len(jobs) == 0 {
 		return a.printf("no such jobs")
 	}

@@ -130,12 +130,12 @@ func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *schedul
 }
 
 func (a *app) pruneSchedules(ctx context.Context, c *qsidecar.Client, f *schedulefile.File, dry bool) (changed bool, _ error) {
-	rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpSchedules})
+	all, err := allSchedules(ctx, c, "")
 	if err != nil {
 		return false, err
 	}
-	for i := range rep.Schedules {
-		s := &rep.Schedules[i]
+	for i := range all {
+		s := &all[i]
 		if s.Source != f.Source || s.Version > f.Version || slices.ContainsFunc(f.Schedules, func(k protocol.Schedule) bool { return k.Name == s.Name }) {
 			continue
 		}
@@ -204,19 +204,19 @@ func (a *app) scheduleList() *cobra.Command {
 		Args:    argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
-				rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpSchedules, Queue: strings.Join(args, "")})
+				all, err := allSchedules(ctx, c, strings.Join(args, ""))
 				if err != nil {
 					return err
 				}
 				if a.json {
-					return a.printEach(rep, "schedules")
+					return a.printEach(&protocol.Reply{Schedules: all}, "schedules")
 				}
-				if len(rep.Schedules) == 0 {
+				if len(all) == 0 {
 					return a.printf("there is no schedule")
 				}
 				var rows [][]string
-				for i := range rep.Schedules {
-					s := &rep.Schedules[i]
+				for i := range all {
+					s := &all[i]
 					next := timeText(s.NextAt)
 					if s.Paused {
 						next = "paused"
@@ -228,6 +228,21 @@ func (a *app) scheduleList() *cobra.Command {
 		},
 	}
 	return a.jsonFlag(cmd)
+}
+
+// allSchedules returns the schedules of a queue, or of all queues if the name is empty, page by page.
+func allSchedules(ctx context.Context, c *qsidecar.Client, queue string) ([]protocol.Schedule, error) {
+	all := []protocol.Schedule{}
+	for after := ""; ; {
+		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpSchedules, Queue: queue, After: after, Max: protocol.Some[int64](protocol.MaxList)})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rep.Schedules...)
+		if after = rep.After; after == "" {
+			return all, nil
+		}
+	}
 }
 
 func timeText(ms protocol.Opt[int64]) string {

@@ -38,7 +38,7 @@ func TestLimitCommand(t *testing.T) {
 		t.Error("two jobs are claimed although the cap is 1")
 	}
 	ready := c.Must(kit.Msg{"op": "peek", "queue": "api", "state": "ready"}).Jobs[0].ID
-	if out := kit.RunCLI(t, t.TempDir(), nil, "show", ready, "--socket", sc.Socket); !strings.Contains(out.Stdout, "waits        the queue has its limit of 1 claimed jobs: see `qsidecar limit api`") {
+	if out := kit.RunCLI(t, t.TempDir(), nil, "show", ready, "--socket", sc.Socket); !strings.Contains(out.Stdout, "waits        the queue has reached its limit max_claimed: see `qsidecar limit api`") {
 		t.Errorf("show does not print why the job waits: %+v", out)
 	}
 	if out := kit.RunCLI(t, t.TempDir(), nil, "stats", "api", "--socket", sc.Socket); !strings.Contains(out.Stdout, "open, max 1 claimed, reached") {

@@ -1,6 +1,7 @@
 package journeys
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,22 @@ func TestScheduleCommand(t *testing.T) {
 	prints(0, "created c", "apply", "s.yaml", "--prune") // a is of a higher version
 	prints(0, "resumed a", "resume", "a")
 	prints(0, "deleted a", "delete", "a")
+
+	var many strings.Builder // more than a reply to the op schedules can have
+	for i := range 1001 {
+		fmt.Fprintf(&many, "  m%04d: {queue: many, every: 24h}\n", i)
+	}
+	write("source: many\nschedules:\n" + many.String())
+	if out := run("apply", "s.yaml"); out.Code != 0 {
+		t.Errorf("many schedules: %+v", out)
+	}
+	if out := run("list", "many"); strings.Count(out.Stdout, "\n") != 1002 || !strings.Contains(out.Stdout, "\nm1000 ") {
+		t.Errorf("the list has %d lines", strings.Count(out.Stdout, "\n"))
+	}
+	write("source: many\nschedules:\n  m0000: {queue: many, every: 24h}\n")
+	if out := run("apply", "s.yaml", "--prune"); strings.Count(out.Stdout, "deleted ") != 1000 {
+		t.Errorf("pruned %d schedules", strings.Count(out.Stdout, "deleted "))
+	}
 
 	write("schedules:\n  d: {queue: q, every: soon}\n")
 	run("apply", "s.yaml").WantError(t, 2, "schedules.d: every")

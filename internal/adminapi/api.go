@@ -76,7 +76,7 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.Queue = values[0]
 		case name == "state" && peeks:
 			req.State = protocol.State(values[0])
-		case name == "after" && peeks:
+		case name == "after" && (peeks || op == protocol.OpSchedules):
 			req.After = values[0]
 		case name == "after_queue" && peeks:
 			req.AfterQueue = values[0]
@@ -90,7 +90,7 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 				return nil, protocol.BadField(name, "newest must be true or false")
 			}
 			req.Newest = newest
-		case name == "max" && peeks:
+		case name == "max" && (peeks || op == protocol.OpSchedules):
 			n, err := strconv.ParseInt(values[0], 10, 32)
 			if err != nil {
 				return nil, protocol.BadField(name, "max must be an integer from 1 to %d", protocol.MaxList)
@@ -153,7 +153,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req *protocol.Re
 	reply, err := s.Do(r.Context(), req)
 	if err != nil {
 		reply = &protocol.Reply{Error: wireError(err)}
-	} else if req.Op == protocol.OpPeek && s.PayloadsHidden() {
+	} else if (req.Op == protocol.OpPeek || req.Op == protocol.OpSchedules || req.Op == protocol.OpSchedule) && s.PayloadsHidden() {
 		w.Header().Set("Qsidecar-Payloads", "hidden")
 	}
 	reply.ID = id

@@ -104,9 +104,24 @@ func TestHiddenPayloads(t *testing.T) {
 		x.op("peek", `{"queue":"mail",`+search+`}`).want(t, "a search", 403, "hidden")
 	}
 	x.op("peek", `{"queue":"mail","key":"k"}`).want(t, "a key", 200, `"key":"k"`)
+	for _, payload := range []string{"secret", "other secret"} {
+		definition := `{"queue":"mail","schedule":{"name":"s","every_ms":1000,"payload":"` + payload + `","headers":{"h":"` + payload + `"}}}`
+		a = x.op("schedule", definition)
+		a.want(t, "a declaration", 200, "")
+		if strings.Contains(a.body, "secret") {
+			t.Errorf("a declaration shows the payload: %s", a.body)
+		}
+	}
+	a.want(t, "a declaration", 200, `{"field":"payload","from":"(hidden)","to":"(hidden)"},{"field":"headers","from":"(hidden)","to":"(hidden)"}`)
+	a = x.op("schedules", `{"schedule":{"name":"s"}}`)
+	a.want(t, "a schedule", 200, `"name":"s"`)
+	if strings.Contains(a.body, "secret") || a.header.Get("Qsidecar-Payloads") != "hidden" {
+		t.Errorf("%v %s", a.header, a.body)
+	}
 	x.Configure(writable)
 	x.op("peek", `{"queue":"mail","text":"sec"}`).want(t, "a search", 200, `"scanned":1`)
 	x.op("peek", `{"queue":"mail"}`).want(t, "peek with payloads", 200, `"payload":"secret"`)
+	x.op("schedules", `{"schedule":{"name":"s"}}`).want(t, "a schedule", 200, `"payload":"other secret"`)
 }
 
 // TestLog shows that each change is logged with its sender, and that the log doesn't contain the token.

@@ -143,7 +143,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"delete", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"schedule", `{"id":1,"queue":"q","schedule":{"name":"s","cron":"0 2 * * *","tz":"Europe/Berlin","splay_ms":1000,"payload":"p","headers":{"h":"v"},"priority":1,"missed":"all","overlap":"skip","source":"app","version":1}}`},
 		{"schedule", `{"queue":"q","dry_run":true,"schedule":{"name":"s","every_ms":1000,"payload_b64":"AA==","source":"app","version":2}}`},
-		{"schedules", `{"id":1,"queue":"q"}`}, {"schedules", `{"schedule":{"name":"s"}}`},
+		{"schedules", `{"id":1,"queue":"q"}`}, {"schedules", `{"after":"a","max":1}`}, {"schedules", `{"schedule":{"name":"s"}}`},
 		{"change_schedule", `{"id":1,"queue":"q","schedule":{"name":"s"},"do":"run"}`}, {"schedules", `{}`},
 		{"change_schedule", `{"queue":"q","schedule":{"name":"s","source":"app","version":1},"do":"delete"}`},
 		{"reclaim", `{"id":1,"queue":"q","ids":["1"]}`},

@@ -163,8 +163,8 @@ func (s *Server) EndStreams() {
 	s.streams = make(chan struct{})
 }
 
-// PayloadsHidden reports whether peek replies come without payloads, results and headers. LeftOut of each job is then the
-// number of bytes of the payload and the result.
+// PayloadsHidden reports whether replies about jobs and schedules come without payloads, results and headers. LeftOut of each job is
+// then the number of bytes of the payload and the result.
 func (s *Server) PayloadsHidden() bool { return s.rules.Load().HidePayloads }
 
 // Do carries out one operation of the API: stats, status, peek, retry, change, delete, reclaim, cancel, purge, pause, resume, enqueue or
@@ -182,10 +182,7 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 		}
 		reply, err := s.sessions.call(ctx, req)
 		if err == nil && s.PayloadsHidden() {
-			hidePayloads(reply.Views)
-			for i := range reply.Schedules {
-				reply.Schedules[i].Payload, reply.Schedules[i].Headers = nil, nil
-			}
+			hidePayloads(reply)
 		}
 		return reply, err
 	}
@@ -196,6 +193,9 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 	}
 	reply, err := s.sessions.call(ctx, req)
 	s.logChange(who, req, reply, err)
+	if err == nil && s.PayloadsHidden() {
+		hidePayloads(reply)
+	}
 	return reply, err
 }
 
@@ -206,9 +206,19 @@ var ops = map[protocol.Op]bool{
 	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpSchedule: true, protocol.OpChangeSchedule: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
 
-func hidePayloads(views []protocol.JobView) {
-	for i := range views {
-		v := &views[i]
+func hidePayloads(r *protocol.Reply) {
+	for i := range r.Schedules {
+		r.Schedules[i].Payload, r.Schedules[i].Headers = nil, nil
+	}
+	if r.Declared != nil {
+		for i := range r.Declared.Differences {
+			if d := &r.Declared.Differences[i]; d.Field == "payload" || d.Field == "headers" {
+				d.From, d.To = "(hidden)", "(hidden)"
+			}
+		}
+	}
+	for i := range r.Views {
+		v := &r.Views[i]
 		if !v.LeftOut.Set {
 			v.LeftOut = protocol.Some(int64(len(v.Payload) + len(v.Result)))
 		}

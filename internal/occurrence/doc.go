@@ -2,7 +2,7 @@
 //
 // The day and the time of a cron expression are those of a clock on the wall in the schedule's time zone. A library parses the
 // expression and finds the next time on a wall clock without daylight saving time. This package turns that into an instant:
-// a time that the clock passes over runs once right after it. Of an hour that the clock repeats, fixed times run once, at the
+// a time that the clock passes over runs once right after it, except if the expression runs in each hour. Of an hour that the clock repeats, fixed times run once, at the
 // first of the two, and intervals run each time. An interval has a minute or an hour that begins with *, as in Vixie cron.
 //
 // # Why netresearch/go-cron

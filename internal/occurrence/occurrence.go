@@ -34,6 +34,7 @@ type Times struct {
 	zone    *time.Location
 	wall    cron.Schedule // nil: every
 	fixed   bool          // the minute and the hour are given
+	hourly  bool          // it runs in each hour
 	every   time.Duration
 	latency time.Duration // the part of the splay
 }
@@ -77,7 +78,7 @@ func Parse(r Rule) (*Times, error) {
 	if t.zone, err = timezones.Load(r.Zone); err != nil {
 		return nil, err
 	}
-	if t.wall, t.fixed, err = parse(r.Cron); err != nil {
+	if t.wall, t.fixed, t.hourly, err = parse(r.Cron); err != nil {
 		return nil, fmt.Errorf("the cron expression %q: %w", r.Cron, err)
 	}
 	if t.wall.Next(time.Unix(0, 0).UTC()).IsZero() {
@@ -86,36 +87,36 @@ func Parse(r Rule) (*Times, error) {
 	return t, nil
 }
 
-func parse(text string) (s cron.Schedule, fixed bool, err error) {
+func parse(text string) (s cron.Schedule, fixed, hourly bool, err error) {
 	fields := strings.Fields(text)
 	switch {
 	case len(fields) == 0:
-		return nil, false, errors.New("it is empty")
+		return nil, false, false, errors.New("it is empty")
 	case strings.HasPrefix(strings.ToLower(fields[0]), "@every"):
-		return nil, false, errors.New("@every isn't known here: use every")
+		return nil, false, false, errors.New("@every isn't known here: use every")
 	case strings.HasPrefix(fields[0], "@"):
 		for _, d := range descriptors {
 			if len(fields) == 1 && fields[0] == d {
 				s, err = parser.Parse(d)
-				return s, d != "@hourly", err
+				return s, d != "@hourly", d == "@hourly", err
 			}
 		}
-		return nil, false, fmt.Errorf("it isn't known: use five fields, or one of %s", strings.Join(descriptors, ", "))
+		return nil, false, false, fmt.Errorf("it isn't known: use five fields, or one of %s", strings.Join(descriptors, ", "))
 	case strings.Contains(fields[0], "="):
-		return nil, false, errors.New("the time zone doesn't belong into it: use tz")
+		return nil, false, false, errors.New("the time zone doesn't belong into it: use tz")
 	case len(fields) != 5:
-		return nil, false, fmt.Errorf("it has %d fields: use five (minute, hour, day of the month, month, day of the week)", len(fields))
+		return nil, false, false, fmt.Errorf("it has %d fields: use five (minute, hour, day of the month, month, day of the week)", len(fields))
 	}
 	for i, f := range fields {
 		if badField.MatchString(f) {
-			return nil, false, fmt.Errorf("the field %q isn't a list of values, ranges and steps", f)
+			return nil, false, false, fmt.Errorf("the field %q isn't a list of values, ranges and steps", f)
 		}
 		if m := lastDay.FindStringSubmatch(f); i == 4 && m != nil {
 			fields[i] = m[1] + "#L"
 		}
 	}
 	s, err = parser.Parse(strings.Join(fields, " "))
-	return s, !strings.HasPrefix(fields[0], "*") && !strings.HasPrefix(fields[1], "*"), err
+	return s, !strings.HasPrefix(fields[0], "*") && !strings.HasPrefix(fields[1], "*"), fields[1] == "*" || fields[1] == "*/1", err
 }
 
 // Next returns the first time after an instant. Zero: there is none.
@@ -146,7 +147,7 @@ func (t *Times) next(after time.Time) time.Time {
 			return found
 		}
 		// The zone changes at `until` and nothing runs before that. The times that the clock passes over run at this instant.
-		if skips, from, to := t.skipped(until); skips && !t.first(from.Add(-time.Second), to).IsZero() {
+		if skips, from, to := t.skipped(until); skips && !t.hourly && !t.first(from.Add(-time.Second), to).IsZero() {
 			return until
 		}
 		if t.runsAt(until) {
@@ -244,7 +245,7 @@ func (t *Times) NextChange(after, before time.Time) (c Change, found bool) {
 		if !skips {
 			from, to = to, from
 		}
-		if from.Before(to) && !t.first(from.Add(-time.Second), to).IsZero() {
+		if from.Before(to) && !(skips && t.hourly) && !t.first(from.Add(-time.Second), to).IsZero() {
 			return Change{until, skips}, true
 		}
 		at = until

@@ -42,6 +42,8 @@ func TestChangesOfTheClock(t *testing.T) {
 		{"several of them run once", "Europe/Berlin", "0,30 2 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"}},
 		{"the first time after the gap", "Europe/Berlin", "0 3 * * *", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T01:00:00Z"}},
 		{"an interval over the gap", "Europe/Berlin", "*/30 * * * *", "2026-03-29T00:00:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"}},
+		{"each hour over the gap", "Europe/Berlin", "30 * * * *", "2026-03-29T00:00:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z", "2026-03-29T02:30:00Z"}},
+		{"every other hour over the gap", "Europe/Berlin", "0 */2 * * *", "2026-03-28T23:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
 		{"a fixed time of the repeated hour", "Europe/Berlin", "30 2 * * *", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
 		{"an interval of the repeated hour", "Europe/Berlin", "*/30 2 * * *", "2026-10-24T12:00:00Z",
 			[]string{"2026-10-25T00:00:00Z", "2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:00:00Z"}},
@@ -85,7 +87,7 @@ func TestAgainstPython(t *testing.T) {
 		}
 	}
 	expressions := []string{
-		"* * * * *", "*/15 * * * *", "*/7 * * * *", "30 * * * *", "0 */2 * * *", "15 */1 * * *", "0 0 * * *", "1 0 * * *", "30 0 * * *", "59 23 * * *",
+		"* * * * *", "*/15 * * * *", "*/7 * * * *", "30 * * * *", "5-59/10 * * * *", "0 */2 * * *", "15 */1 * * *", "0 0 * * *", "1 0 * * *", "30 0 * * *", "59 23 * * *",
 		"0 1 * * *", "30 1 * * *", "45 1 * * *", "0 2 * * *", "15 2 * * *", "30 2 * * *", "59 2 * * *", "0 3 * * *", "1 3 * * *", "0,30 2 * * *",
 		"*/10 2 * * *", "*/20 1-3 * * *", "10-50/20 1,2,3 * * *", "30 2 * * 0", "30 2 29 * *", "30 2 29 3 1", "0 0-23/3 * * *", "5 4 1-7 * 7", "20 2 * 3,10 *",
 	}
@@ -202,11 +204,11 @@ func TestBadRules(t *testing.T) {
 func TestNextChange(t *testing.T) {
 	from := instant(t, "2026-01-01T00:00:00Z")
 	var got []string
-	for _, cron := range []string{"30 2 * * *", "0 6 * * *", "30 2 1 6 *", "30 2 * 10 *"} {
+	for _, cron := range []string{"30 2 * * *", "0 6 * * *", "30 2 1 6 *", "30 2 * 10 *", "30 * 1-29 3 *"} {
 		c, found := times(t, Rule{Cron: cron, Zone: "Europe/Berlin"}).NextChange(from, from.AddDate(1, 0, 0))
 		got = append(got, fmt.Sprintf("%v %v %s", found, c.Skipped, c.At.UTC().Format(time.DateOnly)))
 	}
-	if want := []string{"true true 2026-03-29", "false false 0001-01-01", "false false 0001-01-01", "true false 2026-10-25"}; !slices.Equal(got, want) {
+	if want := []string{"true true 2026-03-29", "false false 0001-01-01", "false false 0001-01-01", "true false 2026-10-25", "false false 0001-01-01"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

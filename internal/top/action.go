@@ -17,7 +17,8 @@ import (
 func (m *model) act(msg tea.KeyPressMsg) tea.Cmd {
 	switch {
 	case m.screen == queuesScreen && key.Matches(msg, keySort):
-		m.sortBy, m.reverse = (m.sortBy+1)%len(queueColumns), false
+		columns := m.queueColumns()
+		m.sortBy, m.reverse = columns[(titleIndex(columns, m.sortBy)+1)%len(columns)].title, false
 		m.show()
 	case m.screen == queuesScreen && key.Matches(msg, keyReverse):
 		m.reverse = !m.reverse

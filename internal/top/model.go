@@ -36,7 +36,7 @@ type model struct {
 	tables        [jobsScreen + 1]table
 	text          viewport.Model // of jobScreen and detailsScreen
 
-	sortBy  int // a column of queuesScreen
+	sortBy  string // the title of a column of queuesScreen; empty: the first
 	reverse bool
 	filter  textinput.Model // of queuesScreen and workersScreen
 

@@ -10,7 +10,7 @@ import (
 )
 
 // states are the tabs of jobsScreen.
-var states = []protocol.State{protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDead, protocol.StateDone}
+var states = []protocol.State{protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDead, protocol.StateDone}
 
 // navigate handles a key that moves the cursor or opens another screen. It reports whether the key
 // is one of these.

@@ -13,18 +13,36 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// queueColumns are the columns of queuesScreen. In 80 characters the names have 17.
-var queueColumns = []column{
-	{title: "QUEUE"}, {"READY", 6, true}, {"SCHED", 6, true}, {"CLAIMED", 7, true}, {"DEAD", 5, true},
-	{"OLDEST", 6, true}, {"IN/S", 5, true}, {"OUT/S", 5, true}, {"WORKERS", 7, true}, {"STATE", 6, false},
+// queueColumns returns the columns of queuesScreen. In 80 characters the names have 17, or 10 beside blocked jobs.
+func (m *model) queueColumns() []column {
+	columns := []column{
+		{title: "QUEUE"}, {"READY", 6, true}, {"SCHED", 6, true}, {"CLAIMED", 7, true}, {"DEAD", 5, true},
+		{"OLDEST", 6, true}, {"IN/S", 5, true}, {"OUT/S", 5, true}, {"WORKERS", 7, true}, {"STATE", 6, false},
+	}
+	if m.hasBlocked() {
+		columns = slices.Insert(columns, 2, column{"BLOCK", 6, true})
+	}
+	return columns
+}
+
+// hasBlocked reports whether a queue has blocked jobs. Most users have no groups.
+func (m *model) hasBlocked() bool {
+	return slices.ContainsFunc(m.queues, func(q protocol.QueueStat) bool { return q.Blocked > 0 })
+}
+
+// titleIndex returns the position of a column, or 0.
+func titleIndex(columns []column, title string) int {
+	return max(0, slices.IndexFunc(columns, func(c column) bool { return c.title == title }))
 }
 
 // queueOrder compares queues by a column: names ascending, and numbers descending.
 func (m *model) queueOrder(a, b protocol.QueueStat) int {
 	byNumber := func(f func(protocol.QueueStat) int64) int { return cmp.Compare(f(b), f(a)) }
-	switch queueColumns[m.sortBy].title {
+	switch m.sortBy {
 	case "READY":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Ready })
+	case "BLOCK":
+		return byNumber(func(q protocol.QueueStat) int64 { return q.Blocked })
 	case "SCHED":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Scheduled })
 	case "CLAIMED":
@@ -76,6 +94,9 @@ func (m *model) queueRows() []row {
 			dead, plain(wiretext.Age(q.OldestReadyMS)), plain(rateText(speed.in)), plain(rateText(speed.out)),
 			plain(strconv.Itoa(m.workers[q.Queue])), state,
 		}}
+		if m.hasBlocked() {
+			rows[i].cells = slices.Insert(rows[i].cells, 2, plain(count(q.Blocked, q.Approx)))
+		}
 	}
 	return rows
 }

@@ -274,3 +274,34 @@ func TestWorkersOfQueues(t *testing.T) {
 		t.Errorf("by workers:\n%s", v.screen())
 	}
 }
+
+// TestBlockedJobs checks that jobs that wait for their group have a column and a tab.
+func TestBlockedJobs(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, "x", "mail")
+	v := newView(s)
+	v.until("\nmail ")
+	if strings.Contains(v.screen(), "BLOCK") {
+		t.Errorf("without blocked jobs:\n%s", v.screen())
+	}
+	jobs := make([]protocol.NewJob, 4)
+	for i := range jobs {
+		jobs[i] = protocol.NewJob{Queue: "sms", Group: "ada", Payload: []byte("y")}
+	}
+	if _, err := c.EnqueueMany(testwait.Context(t), jobs); err != nil {
+		t.Fatal(err)
+	}
+	v.until("READY  BLOCK", "\nsms ", "     1      3")
+	v.press("s", "s")
+	v.until("BLOCK*")
+	if lines := strings.Split(v.screen(), "\n"); !strings.HasPrefix(lines[3], "sms ") {
+		t.Errorf("sorted by the blocked jobs:\n%s", v.screen())
+	}
+	v.fits(80, 24)
+	v.press("up", "enter")
+	v.until(" ready 1 ", " blocked 3 ")
+	v.press("tab")
+	v.until("AGE", "\n3 ", "\n4 ", "\n5 ")
+	v.fits(80, 24)
+}

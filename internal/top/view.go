@@ -32,7 +32,8 @@ var (
 func (m *model) show() {
 	switch m.screen {
 	case queuesScreen:
-		m.list(queueColumns, m.queueRows(), m.sortBy)
+		columns := m.queueColumns()
+		m.list(columns, m.queueRows(), titleIndex(columns, m.sortBy))
 	case workersScreen:
 		m.list(workerColumns, m.workerRows(), -1)
 	case databasesScreen:
@@ -141,7 +142,7 @@ func (m *model) tabsLine() string {
 
 func (m *model) stateTabs() string {
 	q := m.queueStat
-	counts := []int64{q.Ready, q.Scheduled, q.Claimed, q.Dead, q.Done}
+	counts := []int64{q.Ready, q.Blocked, q.Scheduled, q.Claimed, q.Dead, q.Done}
 	tabs := make([]string, len(states))
 	for i, s := range states {
 		tabs[i] = fmt.Sprintf(" %s %s ", s, count(counts[i], q.Approx))

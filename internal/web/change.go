@@ -36,6 +36,7 @@ type operation struct {
 
 	GroupLimit, GroupReady       string // limit: empty: none, or as before if the queue had none
 	HadGroupLimit, HadGroupReady bool   // the queue has one
+	Schedule, Do                 string // change_schedule
 }
 
 // readOperation returns the operation of a form or an address.
@@ -44,7 +45,8 @@ func readOperation(v url.Values) operation {
 		IDs: v["id"], Queues: v["name"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
 		Priority: v.Get("priority"), Delay: v.Get("delay"),
 		MaxClaimed: v.Get("max_claimed"), Rate: strings.TrimSpace(v.Get("rate")), Burst: v.Get("burst"),
-		GroupLimit: v.Get("group_limit"), GroupReady: v.Get("group_ready"), HadGroupLimit: v.Get("had_group_limit") != "", HadGroupReady: v.Get("had_group_ready") != ""}
+		GroupLimit: v.Get("group_limit"), GroupReady: v.Get("group_ready"), HadGroupLimit: v.Get("had_group_limit") != "", HadGroupReady: v.Get("had_group_ready") != "",
+		Schedule: v.Get("schedule"), Do: v.Get("do")}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
@@ -221,6 +223,11 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
 	case protocol.OpLimit:
 		return o.limitRequest()
+	case protocol.OpChangeSchedule:
+		if o.Schedule == "" || scheduleDone[o.Do] == "" {
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "the page has no operation %q of a schedule", o.Do)
+		}
+		return &protocol.Request{Op: o.Op, Queue: o.Queue, Schedule: &protocol.Schedule{Name: o.Schedule}, Do: o.Do}, nil
 	case protocol.OpReload:
 		return &protocol.Request{Op: o.Op}, nil
 	case protocol.OpEnqueue:
@@ -302,15 +309,19 @@ func (p *Page) copyOf(r *http.Request, o *operation) (*protocol.Request, error) 
 
 // after returns the page that a browser goes to after a change.
 func after(o *operation, rep *protocol.Reply) string {
+	done := string(o.Op)
+	if o.Op == protocol.OpChangeSchedule {
+		done = ofSchedule + o.Do
+	}
 	if rep.Enqueued != nil {
-		return address("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
+		return address("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", done)
 	}
 	back, err := url.Parse(o.Back)
 	if err != nil {
 		back = &url.URL{Path: "/"}
 	}
 	q := back.Query()
-	q.Set("done", string(o.Op))
+	q.Set("done", done)
 	q.Set("n", fmt.Sprint(rep.Count.Or(int64(len(rep.Changes)))))
 	back.RawQuery = q.Encode()
 	return back.String()
@@ -324,9 +335,20 @@ func queuesText(op protocol.Op, n int64) string {
 	return " " + plural(n, "queue") + "."
 }
 
+// ofSchedule is what the address of a page has before the change of a schedule.
+const ofSchedule = "schedule:"
+
+// scheduleDone are the notices after the changes of a schedule that the page offers.
+var scheduleDone = map[string]string{
+	protocol.DoRun: "This is the new job.", protocol.DoPause: "Paused. The schedule stores no jobs.", protocol.DoResume: "Resumed. The next time is the first one after now.",
+}
+
 // doneText returns the notice of a page after a change, from its address. An address can't contain other text.
 func doneText(q url.Values) string {
 	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
+	if do, found := strings.CutPrefix(q.Get("done"), ofSchedule); found {
+		return scheduleDone[do]
+	}
 	op := protocol.Op(q.Get("done"))
 	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel, protocol.OpLimit}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",

@@ -59,6 +59,7 @@ func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 // add adds a queue to the totals.
 func (o *overviewData) add(q *protocol.QueueStat) {
 	o.Totals.Ready += q.Ready
+	o.Totals.Blocked += q.Blocked
 	o.Totals.Scheduled += q.Scheduled
 	o.Totals.Claimed += q.Claimed
 	o.Totals.Dead += q.Dead
@@ -79,10 +80,9 @@ func selectQueues(all []protocol.QueueStat, filter, only string) (found []protoc
 	filter = strings.ToLower(filter)
 	for _, q := range all {
 		ok := true
-		switch only {
-		case "paused":
+		if only == "paused" {
 			ok = q.Paused
-		case string(protocol.StateReady), string(protocol.StateScheduled), string(protocol.StateClaimed), string(protocol.StateDead), string(protocol.StateDone):
+		} else if slices.Contains(states, protocol.State(only)) {
 			ok = numberIn(q, protocol.State(only)) > 0
 		}
 		if ok && strings.Contains(strings.ToLower(q.Queue), filter) {
@@ -96,10 +96,9 @@ func selectQueues(all []protocol.QueueStat, filter, only string) (found []protoc
 func sortQueues(all []protocol.QueueStat, by string) {
 	slices.SortFunc(all, func(a, b protocol.QueueStat) int {
 		var n int
-		switch by {
-		case "oldest":
+		if by == "oldest" {
 			n = cmp.Compare(b.OldestReadyMS, a.OldestReadyMS)
-		case string(protocol.StateReady), string(protocol.StateScheduled), string(protocol.StateClaimed), string(protocol.StateDead), string(protocol.StateDone):
+		} else if slices.Contains(states, protocol.State(by)) {
 			n = cmp.Compare(numberIn(b, protocol.State(by)), numberIn(a, protocol.State(by)))
 		}
 		return cmp.Or(n, cmp.Compare(a.Queue, b.Queue))

@@ -66,7 +66,7 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 
 // needsAttention returns the state of the jobs that an operator most likely looks for.
 func needsAttention(q protocol.QueueStat) protocol.State {
-	for _, s := range []protocol.State{protocol.StateDead, protocol.StateReady, protocol.StateClaimed, protocol.StateScheduled, protocol.StateDone} {
+	for _, s := range []protocol.State{protocol.StateDead, protocol.StateReady, protocol.StateClaimed, protocol.StateBlocked, protocol.StateScheduled, protocol.StateDone} {
 		if numberIn(q, s) > 0 {
 			return s
 		}

@@ -163,13 +163,15 @@ var templateFuncs = template.FuncMap{
 }
 
 // states are the states of a job, in the order of the pages.
-var states = []protocol.State{protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDead, protocol.StateDone}
+var states = []protocol.State{protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDead, protocol.StateDone}
 
 // numberIn returns how many jobs of a queue are in a state.
 func numberIn(q protocol.QueueStat, s protocol.State) int64 {
 	switch s {
 	case protocol.StateReady:
 		return q.Ready
+	case protocol.StateBlocked:
+		return q.Blocked
 	case protocol.StateScheduled:
 		return q.Scheduled
 	case protocol.StateClaimed:

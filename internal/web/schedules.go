@@ -2,7 +2,6 @@ package web
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -12,27 +11,18 @@ const schedulesPerPage = 100
 
 // schedulesData is the data of the page of the schedules.
 type schedulesData struct {
-	Rows          []protocol.Schedule
-	All           int
-	Number, Pages int // the page, from 1
-	Error         string
+	Rows        []protocol.Schedule
+	After, Next string // the names behind which this page and the next one begin; empty: the first, the last
+	Error       string
 }
 
 // schedules lists the schedules.
 func (p *Page) schedules(w http.ResponseWriter, r *http.Request) {
-	d := &schedulesData{Number: 1, Pages: 1}
-	if rep, err := p.do(r, &protocol.Request{Op: protocol.OpSchedules}); err != nil {
+	d := &schedulesData{After: r.URL.Query().Get("after")}
+	if rep, err := p.do(r, &protocol.Request{Op: protocol.OpSchedules, After: d.After, Max: protocol.Some[int64](schedulesPerPage)}); err != nil {
 		d.Error = explain(err)
 	} else {
-		d.fill(rep.Schedules, r.URL.Query().Get("page"))
+		d.Rows, d.Next = rep.Schedules, rep.After
 	}
 	p.show(w, http.StatusOK, p.frame(r, "schedules", "Schedules", d))
-}
-
-func (s *schedulesData) fill(all []protocol.Schedule, page string) {
-	s.All = len(all)
-	s.Pages = max(1, (len(all)+schedulesPerPage-1)/schedulesPerPage)
-	s.Number, _ = strconv.Atoi(page) // 0 if it isn't a number
-	s.Number = min(max(s.Number, 1), s.Pages)
-	s.Rows = all[(s.Number-1)*schedulesPerPage : min(s.Number*schedulesPerPage, len(all))]
 }

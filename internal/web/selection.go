@@ -21,7 +21,7 @@ type unchanged struct {
 var from = map[protocol.Op][]protocol.State{
 	protocol.OpRetry:   {protocol.StateDead},
 	protocol.OpReclaim: {protocol.StateClaimed},
-	protocol.OpCancel:  {protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed},
+	protocol.OpCancel:  {protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed},
 	protocol.OpDelete:  {protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateDead, protocol.StateDone},
 	protocol.OpChange:  {protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled},
 }

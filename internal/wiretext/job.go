@@ -39,6 +39,28 @@ func Time(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
 }
 
+// Waits returns what keeps a job from workers; empty: nothing that is known.
+func Waits(v protocol.JobView) string {
+	switch v.WaitsFor {
+	case protocol.WaitsForTime:
+		return "for its time, " + Time(v.RunAt.Or(0))
+	case protocol.WaitsForPause:
+		return "the queue is paused: run `qsidecar resume " + v.Queue + "`"
+	case protocol.WaitsForMaxClaimed, protocol.WaitsForRate:
+		return fmt.Sprintf("the queue has reached its limit %s: see `qsidecar limit %s`", v.WaitsFor, v.Queue)
+	case protocol.WaitsForGroup:
+		if len(v.Behind) == 0 {
+			return "for a slot of its group, which a job gets within a second"
+		}
+		var names []string
+		for _, j := range v.Behind {
+			names = append(names, fmt.Sprintf("%s (%s)", textfmt.OneLine(j.ID, protocol.MaxJobID), j.State))
+		}
+		return "behind jobs of its group: " + strings.Join(names, ", ")
+	}
+	return string(v.WaitsFor)
+}
+
 // Job returns all of a job as lines of names and values.
 func Job(v protocol.JobView) string {
 	var b strings.Builder
@@ -59,6 +81,7 @@ func Job(v protocol.JobView) string {
 	line("due", Time(v.RunAt.Or(0)))
 	line("claimed", Time(v.ClaimedAt.Or(0)))
 	line("finished", Time(v.FinishedAt.Or(0)))
+	line("waits", Waits(v))
 	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
 	}

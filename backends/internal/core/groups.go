@@ -114,6 +114,9 @@ type GroupFinder interface {
 	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
 	// walk groups with blocked jobs or jobs that have slots, which come after one. last is the last of these, or zero if the walk has ended.
 	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, last Group, err error)
+
+	// GroupSlots returns jobs that have a slot of the group, at most limit.
+	GroupSlots(ctx context.Context, g Group, limit int) ([]backends.JobState, error)
 }
 
 // hasState reports whether jobs of the engine can be in a state.
@@ -257,6 +260,17 @@ func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []st
 		held = others
 	}
 	return distinctNames(queues), errors.Join(errs...)
+}
+
+// GroupSlots implements backends.Admitter.
+func (s *Store) GroupSlots(ctx context.Context, g Group, limit int) (all []backends.JobState, err error) {
+	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+		if finder, ok := r.(GroupFinder); ok {
+			all, err = finder.GroupSlots(ctx, g, limit)
+		}
+		return err
+	})
+	return all, err
 }
 
 func distinctNames(names []string) []string {

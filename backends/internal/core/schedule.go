@@ -24,12 +24,12 @@ func (s *Store) schedules() (*schedules.Table, error) {
 }
 
 // Schedules implements backends.Scheduler.
-func (s *Store) Schedules(ctx context.Context, queue string) ([]backends.Schedule, error) {
+func (s *Store) Schedules(ctx context.Context, l backends.ScheduleList) ([]backends.Schedule, error) {
 	t, err := s.schedules()
 	if err != nil {
 		return nil, err
 	}
-	return t.Schedules(ctx, queue)
+	return t.Schedules(ctx, l)
 }
 
 // DeclareSchedule implements backends.Scheduler.

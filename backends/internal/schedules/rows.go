@@ -28,15 +28,19 @@ type row struct {
 	adopted bool // its queue is in an adopted table of the sidecar that declared it
 }
 
-// columns is the select list of a query that scan reads, from the table as s.
-func columns(d backends.Dialect) string {
+// columns is the select list of a query that scan reads, from the table as s. whole: with what belongs to the jobs alone.
+func columns(d backends.Dialect, whole bool) string {
 	var all []string
 	for _, names := range [][]string{definition, state} {
 		for _, c := range names {
-			all = append(all, d.ToText("s."+c))
+			if whole || c != "headers" {
+				all = append(all, d.ToText("s."+c))
+			}
 		}
 	}
-	all = append(all, "s."+payload.Name)
+	if whole {
+		all = append(all, "s."+payload.Name)
+	}
 	for i := range all {
 		all[i] = fmt.Sprintf("%s AS qsidecar_%d", all[i], i+1)
 	}
@@ -45,7 +49,7 @@ func columns(d backends.Dialect) string {
 
 func from(d backends.Dialect) string { return d.SidecarTable(table) + " s" }
 
-func scan(cells [][]byte) (r row, err error) {
+func scan(cells [][]byte, whole bool) (r row, err error) {
 	n := 0
 	text := func() string { n++; return string(cells[n-1]) }
 	number := func() (v int64) {
@@ -57,10 +61,15 @@ func scan(cells [][]byte) (r row, err error) {
 		return v
 	}
 	r.Name, r.Queue, r.Cron, r.Every, r.Zone, r.Splay = text(), text(), text(), span(number()), text(), span(number())
-	headers := text()
+	headers := ""
+	if whole {
+		headers = text()
+	}
 	r.Priority, r.Missed, r.Overlap, r.Source, r.Version, r.adopted = int16(number()), backends.MissedPolicy(text()), backends.OverlapPolicy(text()), text(), number(), number() != 0
 	r.Paused, r.NextAt, r.LastAt, r.LastJob = number() != 0, instant(number()), instant(number()), text()
-	r.Payload = append([]byte{}, cells[n]...)
+	if whole {
+		r.Payload = append([]byte{}, cells[n]...)
+	}
 	if headers != "" && err == nil {
 		if err = json.Unmarshal([]byte(headers), &r.Headers); err != nil {
 			err = fmt.Errorf("%s, the headers of %s: %w", table, r.Name, err)

@@ -50,32 +50,40 @@ func (t *Table) change(ctx context.Context, f func(ctx context.Context, sql back
 	return err
 }
 
-// collect is a statement that reads rows.
+// collect is a statement that reads whole rows.
 func collect(text string, rows *[]row, args ...any) *backends.Statement {
+	return collectRows(text, true, rows, args)
+}
+
+func collectRows(text string, whole bool, rows *[]row, args []any) *backends.Statement {
 	*rows = nil
 	return &backends.Statement{Text: text, Args: args, Row: func(cells [][]byte) error {
-		r, err := scan(cells)
+		r, err := scan(cells, whole)
 		*rows = append(*rows, r)
 		return err
 	}}
 }
 
 // Schedules implements backends.Scheduler.
-func (t *Table) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
+func (t *Table) Schedules(ctx context.Context, l backends.ScheduleList) (all []backends.Schedule, err error) {
 	d := t.Dialect
 	var rows []row
 	var at time.Time
-	where, args := "s.name IS NOT NULL", []any{int64(backends.MaxSchedules)}
-	if queue != "" {
-		where, args = "s.queue = "+d.TextArg(2), append(args, queue)
+	where, args := "s.name > "+d.TextArg(2), []any{int64(l.Max), l.After}
+	if l.Name != "" {
+		where, args = where+" AND s.name = "+d.TextArg(3), append(args, l.Name)
 	}
+	if l.Queue != "" {
+		where, args = where+" AND s.queue = "+d.TextArg(len(args)+1), append(args, l.Queue)
+	}
+	whole := l.Name != ""
 	clock := &backends.Statement{Text: "SELECT " + d.ToText(d.NowMillis()) + " AS qsidecar_1", Row: func(cells [][]byte) error {
 		var ms int64
 		_, err := fmt.Sscan(string(cells[0]), &ms)
 		at = time.UnixMilli(ms).UTC()
 		return err
 	}}
-	if err := t.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.name", d.IntArg(1)), &rows, args...), clock); err != nil {
+	if err := t.Engine.Query(ctx, collectRows(d.SelectFirst(columns(d, whole), from(d), where, "s.name", d.IntArg(1)), whole, &rows, args), clock); err != nil {
 		return nil, err
 	}
 	all = make([]backends.Schedule, len(rows))
@@ -90,7 +98,7 @@ func (t *Table) Schedules(ctx context.Context, queue string) (all []backends.Sch
 func (t *Table) locked(ctx context.Context, sql backends.SQL, name string) (*row, error) {
 	d := t.Dialect
 	var rows []row
-	if err := sql.Do(ctx, collect(d.SelectLocked(columns(d), from(d), "s.name = "+d.TextArg(1), "", 0, false), &rows, name)); err != nil || len(rows) == 0 {
+	if err := sql.Do(ctx, collect(d.SelectLocked(columns(d, true), from(d), "s.name = "+d.TextArg(1), "", 0, false), &rows, name)); err != nil || len(rows) == 0 {
 		return nil, err
 	}
 	return &rows[0], nil
@@ -129,10 +137,13 @@ func (t *Table) declare(ctx context.Context, s backends.Schedule, dry bool) (d b
 		next := row{adopted: slices.Contains(t.Adopted, s.Queue)}
 		var before *backends.Schedule
 		if was != nil {
-			before, next.adopted = &was.Schedule, next.adopted || was.adopted && was.Queue == s.Queue
+			before = &was.Schedule
 		}
 		if next.Schedule, d, err = Declare(before, s, at); err != nil {
 			return err
+		}
+		if was != nil && next.adopted != was.adopted && d.Outcome != backends.DeclareIgnored {
+			d.Outcome, d.Changes = backends.DeclareUpdated, append(d.Changes, moved(s.Queue, next.adopted))
 		}
 		switch {
 		case dry:
@@ -142,7 +153,7 @@ func (t *Table) declare(ctx context.Context, s backends.Schedule, dry bool) (d b
 				return err
 			}
 			return sql.Do(ctx, next.insert(dialect))
-		case d.Outcome == backends.DeclareUpdated || was != nil && next.adopted != was.adopted:
+		case d.Outcome == backends.DeclareUpdated:
 			return sql.Do(ctx, next.update(dialect))
 		}
 		return nil
@@ -151,6 +162,15 @@ func (t *Table) declare(ctx context.Context, s backends.Schedule, dry bool) (d b
 		err = nil
 	}
 	return d, err
+}
+
+// moved is the change of a schedule whose queue is in an adopted table now, or isn't any more, as this sidecar's config has it.
+func moved(queue string, adopted bool) backends.FieldChange {
+	c := backends.FieldChange{Field: "queue", From: queue + " in an adopted table", To: queue}
+	if adopted {
+		c.From, c.To = c.To, c.From
+	}
+	return c
 }
 
 func (t *Table) checkCount(ctx context.Context, sql backends.SQL) error {
@@ -279,7 +299,7 @@ func (t *Table) stored(ctx context.Context, sql backends.SQL, r *backends.Result
 	return sql.Do(ctx, all...)
 }
 
-// FireSchedules implements backends.Scheduler. If the database refuses a job, the schedules are fired one by one.
+// FireSchedules implements backends.Scheduler. If the database refuses a job, all schedules that are due are fired one by one.
 func (t *Table) FireSchedules(ctx context.Context) (r backends.FiredSchedules, err error) {
 	x := firing{Table: t, r: &r, unfinished: map[string]string{}, checked: map[string]string{}}
 	err = x.fire(ctx, managedOnly, "")
@@ -311,8 +331,8 @@ const (
 	adoptedOnly kind = true
 )
 
-// isDue is the condition for schedules that are due, and its arguments. The first argument is their limit.
-func (f *firing) isDue(k kind, at time.Time) (where string, args []any) {
+// isDue is the condition for schedules that are due behind another one (nil: all), and its arguments. The first argument is their limit.
+func (f *firing) isDue(k kind, at time.Time, after *row) (where string, args []any) {
 	d := f.Dialect
 	where = "s.next_at IS NOT NULL AND s.next_at <= " + d.IntArg(2) + " AND s.adopted = " + d.IntArg(3)
 	args = []any{int64(backends.ScheduleBatch), at.UnixMilli(), bit(bool(k))}
@@ -320,56 +340,80 @@ func (f *firing) isDue(k kind, at time.Time) (where string, args []any) {
 		where += " AND " + d.AnyOf(4, queueIn)
 		args = append(args, f.Adopted)
 	}
+	if n := len(args); after != nil {
+		where += " AND (s.next_at > " + d.IntArg(n+1) + " OR s.next_at = " + d.IntArg(n+2) + " AND s.name > " + d.TextArg(n+3) + ")"
+		args = append(args, after.NextAt.UnixMilli(), after.NextAt.UnixMilli(), after.Name)
+	}
 	return where, args
 }
 
 // due locks the rows of schedules that are due, but not those that another sidecar fires now. name: only this one.
-func (f *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time) (rows []row, err error) {
+func (f *firing) due(ctx context.Context, sql backends.SQL, k kind, name string, at time.Time, after *row) (rows []row, err error) {
 	d := f.Dialect
-	where, args := f.isDue(k, at)
+	where, args := f.isDue(k, at, after)
 	if name != "" {
 		where += " AND s.name = " + d.TextArg(len(args)+1)
 		args = append(args, name)
 	}
-	err = sql.Do(ctx, collect(d.SelectLocked(columns(d), from(d), where, "s.next_at, s.name", 1, true), &rows, args...))
+	err = sql.Do(ctx, collect(d.SelectLocked(columns(d, true), from(d), where, "s.next_at, s.name", 1, true), &rows, args...))
 	return rows, err
 }
+
+// mostErrors is how many errors of schedules a call returns.
+const mostErrors = 5
 
 // each fires each schedule in a transaction of its own, so that none stops another one.
 func (f *firing) each(ctx context.Context, k kind) error {
 	d := f.Dialect
-	var rows []row
-	where, args := f.isDue(k, f.at)
-	if err := f.Engine.Query(ctx, collect(d.SelectFirst(columns(d), from(d), where, "s.next_at, s.name", d.IntArg(1)), &rows, args...)); err != nil {
-		return err
-	}
 	var errs []error
-	for i := range rows {
-		err := f.fire(ctx, k, rows[i].Name)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("can't store a job of the schedule %s in the queue %s: %w", rows[i].Name, rows[i].Queue, err))
+	failed := 0
+	for rows, more := []row(nil), true; more; {
+		var after *row
+		if len(rows) > 0 {
+			after = &rows[len(rows)-1]
 		}
-		if backends.Retryable(err) || ctx.Err() != nil {
-			break
+		where, args := f.isDue(k, f.at, after)
+		if err := f.Engine.Query(ctx, collectRows(d.SelectFirst(columns(d, false), from(d), where, "s.next_at, s.name", d.IntArg(1)), false, &rows, args)); err != nil {
+			return errors.Join(append(errs, err)...)
 		}
+		more = len(rows) == backends.ScheduleBatch
+		for i := range rows {
+			err := f.fire(ctx, k, rows[i].Name)
+			if err == nil {
+				continue
+			}
+			if failed++; failed <= mostErrors {
+				errs = append(errs, fmt.Errorf("can't store a job of the schedule %s in the queue %s: %w", rows[i].Name, rows[i].Queue, err))
+			}
+			if u, ok := errors.AsType[*backends.UnavailableError](err); ok && u.Queue == "" || ctx.Err() != nil {
+				more = false
+				break
+			}
+		}
+	}
+	if failed > mostErrors {
+		errs = append(errs, fmt.Errorf("%d more schedules failed", failed-mostErrors))
 	}
 	return errors.Join(errs...)
 }
 
-// fire fires the schedules that are due, in one transaction. name: only this one.
+// fire fires the schedules that are due, in one transaction. name: only this one. If a later program stored so many of them that they
+// fill a transaction, it goes on behind them.
 func (f *firing) fire(ctx context.Context, k kind, name string) error {
+	var after *row
 	for {
+		var last *row // of a transaction that was full, and left some schedules to a later program
 		var out fire
 		var done []backends.FiredSchedule
 		var ask []row
 		err := f.change(ctx, func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
-			out, done, ask = fire{}, nil, nil
+			out, done, ask, last = fire{}, nil, nil, nil
 			at, err := now(ctx, sql)
 			if err != nil {
 				return err
 			}
 			f.at = at
-			rows, err := f.due(ctx, sql, k, name, at)
+			rows, err := f.due(ctx, sql, k, name, at, after)
 			out.found = len(rows)
 			if err != nil || len(rows) == 0 {
 				return err
@@ -378,7 +422,9 @@ func (f *firing) fire(ctx context.Context, k kind, name string) error {
 			var all []*backends.Statement
 			for i := range rows {
 				if plans[i], err = Plan(&rows[i].Schedule, at); err != nil { // a later program stored it, and fires it
-					all = append(all, nil)
+					if all = append(all, nil); len(rows) == backends.ScheduleBatch {
+						last = &rows[len(rows)-1]
+					}
 					continue
 				}
 				if f.mustAsk(&rows[i]) {
@@ -410,11 +456,15 @@ func (f *firing) fire(ctx context.Context, k kind, name string) error {
 			return err
 		}
 		f.add(&out, done)
-		if len(ask) == 0 {
+		switch {
+		case len(ask) > 0:
+			if err := f.ask(ctx, ask); err != nil {
+				return err
+			}
+		case last != nil:
+			after = last
+		default:
 			return nil
-		}
-		if err := f.ask(ctx, ask); err != nil {
-			return err
 		}
 	}
 }

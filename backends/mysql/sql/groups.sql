@@ -45,6 +45,10 @@ SELECT queue, group_name, job FROM qsidecar_admitted FORCE INDEX (PRIMARY) WHERE
 -- Those of them that have slots.
 SELECT id, queue, admitted_group, state, -priority, position FROM {by_id} WHERE id IN (:ids) AND admitted_group IS NOT NULL
 
+-- name: group_slots
+SELECT j.id, j.state FROM qsidecar_admitted AS a FORCE INDEX (PRIMARY) STRAIGHT_JOIN qsidecar_jobs AS j FORCE INDEX (PRIMARY) ON j.id = a.job
+WHERE a.queue = :queue AND a.group_name = :group AND j.admitted_group IS NOT NULL LIMIT :limit
+
 -- name: first_blocked
 -- The first jobs of one `segment` of a group, as a part of a statement.
 (SELECT {no_pushdown} :number, id, urgency, sort_key FROM {jobs} WHERE segment = :segment AND {uncovered} ORDER BY urgency, sort_key, id LIMIT :limit)

@@ -145,6 +145,10 @@ SELECT x.n, '', 0, 0, -1 FROM x
 WHERE {places} - x.ready > :limit AND (SELECT count(*) FROM h WHERE h.n = x.n) = :limit
   OR x.ready > {places} OR x.delayed > greatest(x.most - x.claimed, 0)
 
+-- name: group_slots
+SELECT id, state FROM {s}.qsidecar_jobs
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group ORDER BY queue, admitted_group, state LIMIT :limit
+
 -- name: find_groups
 -- Groups that possibly have something to change: noted ones, those with jobs that no sidecar has noticed, and those of a part of the
 -- walk over all groups with blocked jobs or slots. The last row is where the walk goes on.

@@ -51,6 +51,11 @@ UPDATE qsidecar_jobs SET admitted_group = group_name, group_name = NULL, group_n
 -- name: block
 UPDATE qsidecar_jobs SET group_name = admitted_group, admitted_group = NULL, group_noticed = :noticed WHERE id = :id
 
+-- name: group_slots
+SELECT id, state
+FROM qsidecar_jobs INDEXED BY qsidecar_admitted
+WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group ORDER BY state LIMIT :limit
+
 -- name: noted
 SELECT queue, group_name FROM qsidecar_admissions WHERE queue > '' ORDER BY queue, group_name LIMIT :limit
 

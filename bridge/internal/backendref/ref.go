@@ -231,6 +231,19 @@ func (r *Ref) Admit(ctx context.Context, groups []backends.Group) (ready []strin
 	return nil
 }
 
+// GroupSlots calls GroupSlots of the current Backend, if it is a backends.Admitter; see inspect.
+func (r *Ref) GroupSlots(ctx context.Context, g backends.Group, limit int) ([]backends.JobState, error) {
+	look, release, err := r.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if a, ok := look.(backends.Admitter); ok {
+		return a.GroupSlots(ctx, g, limit)
+	}
+	return nil, nil
+}
+
 // AddHistory calls AddHistory of the current Backend, if it is a backends.Historian.
 func (r *Ref) AddHistory(ctx context.Context, now time.Time, rows []backends.HourTotals) error {
 	e, release := r.use()
@@ -272,8 +285,8 @@ func (r *Ref) schedule(ctx context.Context, f func(s backends.Scheduler) error) 
 }
 
 // Schedules calls Schedules of the Scheduler; see inspect.
-func (r *Ref) Schedules(ctx context.Context, queue string) (all []backends.Schedule, err error) {
-	err = r.schedule(ctx, func(s backends.Scheduler) error { all, err = s.Schedules(ctx, queue); return err })
+func (r *Ref) Schedules(ctx context.Context, l backends.ScheduleList) (all []backends.Schedule, err error) {
+	err = r.schedule(ctx, func(s backends.Scheduler) error { all, err = s.Schedules(ctx, l); return err })
 	return all, err
 }
 

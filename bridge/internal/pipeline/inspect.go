@@ -77,6 +77,11 @@ func (p *Pipeline) Peek(ctx context.Context, peek backends.Peek) ([]backends.Vie
 	return p.backend.Peek(ctx, peek)
 }
 
+// GroupSlots returns jobs that have a slot of a group.
+func (p *Pipeline) GroupSlots(ctx context.Context, g backends.Group, limit int) ([]backends.JobState, error) {
+	return p.backend.GroupSlots(ctx, g, limit)
+}
+
 // Command carries out an operator's command. With an error, count can be above 0, because a command can take several
 // transactions.
 func (p *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {

@@ -6,9 +6,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Schedules returns the schedules of a queue, or of all queues if the name is empty.
-func (p *Pipeline) Schedules(ctx context.Context, queue string) ([]backends.Schedule, error) {
-	return p.backend.Schedules(ctx, queue)
+// Schedules returns schedules by name.
+func (p *Pipeline) Schedules(ctx context.Context, l backends.ScheduleList) ([]backends.Schedule, error) {
+	return p.backend.Schedules(ctx, l)
 }
 
 // DeclareSchedule stores a definition.

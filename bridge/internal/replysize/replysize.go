@@ -99,6 +99,14 @@ func (l Limit) FitEnded(jobs []protocol.EndedJob) []protocol.EndedJob {
 	return jobs[:n]
 }
 
+// FitSchedules returns how many schedules of a list fit a reply, beside some more of other databases that have the name of the last one.
+func (l Limit) FitSchedules(all []protocol.Schedule) int {
+	const more = 16 << 10
+	return l.fitting(len(all), more, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Schedules: all[i : i+1]}
+	})
+}
+
 // FitSessions drops the youngest sessions that don't fit from a status.
 func (l Limit) FitSessions(st *protocol.Status) {
 	all := st.Sessions

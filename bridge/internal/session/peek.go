@@ -74,6 +74,11 @@ func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek,
 		bytes += v.Bytes()
 		reply.Views[i] = wirejob.FromView(v, in.MaxAttempts(v.Queue))
 	}
+	if len(p.IDs) <= explained && q.Any() && (len(p.IDs) > 0 || p.Key != "") {
+		if err := explain(ctx, in, reply.Views); err != nil {
+			return nil, 0, err
+		}
+	}
 	reply.Views = s.replyLimit().FitViews(reply.Views)
 	if !q.Any() {
 		reply.Scanned = protocol.Some(int64(found.Scanned))

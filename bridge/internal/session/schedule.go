@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,14 +12,18 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+// listedSchedules is how many schedules a reply has if the request doesn't say it.
+const listedSchedules = 100
+
 // schedules lists the schedules of a queue, or of all queues that the session can see. With a name it is that one, with its payload.
 func (s *Session) schedules(req *protocol.Request) finisher {
-	queue, name, p := req.Queue, "", s.shared.Plan()
+	p := s.shared.Plan()
+	l := backends.ScheduleList{Queue: req.Queue, After: req.After, Max: int(req.Max.Or(listedSchedules))}
 	if req.Schedule != nil {
-		name = req.Schedule.Name
+		l.Name = req.Schedule.Name
 	}
-	if queue != "" {
-		if _, wire := p.Inspectable(queue); wire != nil {
+	if l.Queue != "" {
+		if _, wire := p.Inspectable(l.Queue); wire != nil {
 			return fail(wire)
 		}
 	}
@@ -29,45 +32,77 @@ func (s *Session) schedules(req *protocol.Request) finisher {
 		if ctx.Err() != nil {
 			return s.failure(ErrDraining), done
 		}
-		all, err := s.schedulesOf(ctx, p, queue)
+		all, err := s.schedulesOf(ctx, p, l)
 		if err != nil {
 			return s.failure(err), done
 		}
 		views := []protocol.Schedule{}
 		for i := range all {
-			if name == "" || all[i].Name == name {
-				views = append(views, wirejob.ScheduleView(&all[i], name != ""))
+			views = append(views, wirejob.ScheduleView(&all[i]))
+		}
+		reply := &protocol.Reply{Schedules: views}
+		if l.Name == "" {
+			reply.Schedules = views[:pageEnd(views, s.replyLimit().FitSchedules(views[:min(l.Max, len(views))]))]
+			if n := len(reply.Schedules); n < len(views) {
+				reply.After = views[n-1].Name
 			}
 		}
-		return &protocol.Reply{Schedules: views}, done
+		return reply, done
 	})}
 }
 
-func (s *Session) schedulesOf(ctx context.Context, p *plan.Plan, queue string) (all []backends.Schedule, err error) {
-	if queue != "" {
-		db, wire := p.Inspectable(queue)
+// pageEnd returns the end of a page of about n schedules. Schedules of several databases that have the same name are on one page,
+// because the next one begins behind the name.
+func pageEnd(all []protocol.Schedule, n int) int {
+	for n = max(n, 1); n < len(all) && all[n].Name == all[n-1].Name; {
+		n++
+	}
+	return min(n, len(all))
+}
+
+// schedulesOf returns the schedules that l selects and that the session can see, by name. Of a list it returns one more from each
+// database, if there are more.
+func (s *Session) schedulesOf(ctx context.Context, p *plan.Plan, l backends.ScheduleList) (all []backends.Schedule, err error) {
+	l.Max++
+	if l.Queue != "" {
+		db, wire := p.Inspectable(l.Queue)
 		if wire != nil {
 			return nil, wire
 		}
-		return db.Schedules(ctx, queue)
+		return db.Schedules(ctx, l)
 	}
-	g := s.granted()
 	for _, db := range p.Databases {
 		if !db.Served || !db.Inspectable() {
 			continue
 		}
-		part, err := db.Schedules(ctx, "")
+		part, err := s.schedulesIn(ctx, db, l)
 		if err != nil {
 			return nil, fmt.Errorf("database %s: %w", db.Name, err)
 		}
-		for i := range part {
-			if g.Queue(protocol.OpSchedules, part[i].Queue) {
-				all = append(all, part[i])
-			}
-		}
+		all = append(all, part...)
 	}
 	slices.SortStableFunc(all, func(a, b backends.Schedule) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// schedulesIn returns the first schedules of a database that the session can see.
+func (s *Session) schedulesIn(ctx context.Context, db *plan.Database, l backends.ScheduleList) (seen []backends.Schedule, err error) {
+	g := s.granted()
+	for {
+		part, err := db.Schedules(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		for i := range part {
+			if len(seen) < l.Max && g.Queue(protocol.OpSchedules, part[i].Queue) {
+				seen = append(seen, part[i])
+			}
+		}
+		if len(part) < l.Max || len(seen) == l.Max {
+			return seen, nil
+		}
+		l.After = part[len(part)-1].Name
+	}
 }
 
 // declareSchedule stores a definition.
@@ -81,8 +116,11 @@ func (s *Session) declareSchedule(req *protocol.Request) finisher {
 	}
 	d, dry := wirejob.Schedule(req), req.DryRun // req holds another request by the time this one ends
 	return finisher{rest: later(func() (*protocol.Reply, func()) {
-		ctx, cancel := s.scheduleContext(protocol.OpSchedule)
+		ctx, cancel := s.untilGone(protocol.OpSchedule, inspectTimeout)
 		defer cancel()
+		if ctx.Err() != nil {
+			return s.failure(ErrDraining), nil
+		}
 		got, err := db.DeclareSchedule(ctx, d, dry)
 		if err != nil {
 			return s.failure(err), nil
@@ -121,8 +159,11 @@ func (s *Session) changeSchedule(req *protocol.Request) finisher {
 		c.OfSource, c.Source, c.Version = true, source, req.Schedule.Version
 	}
 	return finisher{rest: later(func() (*protocol.Reply, func()) {
-		ctx, cancel := s.scheduleContext(protocol.OpChangeSchedule)
+		ctx, cancel := s.untilGone(protocol.OpChangeSchedule, inspectTimeout)
 		defer cancel()
+		if ctx.Err() != nil {
+			return s.failure(ErrDraining), nil
+		}
 		job, err := db.ChangeSchedule(ctx, c)
 		if err != nil {
 			return s.failure(err), nil
@@ -134,9 +175,4 @@ func (s *Session) changeSchedule(req *protocol.Request) finisher {
 		}
 		return reply, nil
 	})}
-}
-
-// scheduleContext bounds the transaction of a schedule.
-func (s *Session) scheduleContext(op protocol.Op) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.Background(), inspectTimeout, errors.New(string(op)+": no answer from the database in time"))
 }

@@ -19,15 +19,13 @@ func Schedule(req *protocol.Request) backends.Schedule {
 	}
 }
 
-// ScheduleView converts a schedule. whole: with its payload and its headers.
-func ScheduleView(s *backends.Schedule, whole bool) protocol.Schedule {
+// ScheduleView converts a schedule.
+func ScheduleView(s *backends.Schedule) protocol.Schedule {
 	v := protocol.Schedule{
 		Name: s.Name, Queue: s.Queue, Cron: s.Cron, EveryMS: s.Every.Milliseconds(), Zone: s.Zone, SplayMS: s.Splay.Milliseconds(), Priority: int64(s.Priority),
 		Missed: string(s.Missed), Overlap: string(s.Overlap), Source: s.Source, Version: s.Version,
 		Paused: s.Paused, NextAt: optTime(s.NextAt), LastAt: optTime(s.LastAt), LastJob: s.LastJob,
-	}
-	if whole {
-		v.Payload, v.Headers = s.Payload, s.Headers
+		Payload: s.Payload, Headers: s.Headers,
 	}
 	for _, at := range s.Upcoming {
 		v.Upcoming = append(v.Upcoming, at.UnixMilli())

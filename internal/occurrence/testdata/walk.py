@@ -30,6 +30,7 @@ class Expression:
         fields = text.split()
         self.sets = [values(f, n) for n, f in enumerate(fields)]
         self.any_day, self.any_weekday = fields[2] == "*", fields[4] == "*"
+        self.hourly = fields[1] in ("*", "*/1")
         self.interval = fields[0][0] == "*" or fields[1][0] == "*"
 
     def matches(self, wall):
@@ -59,7 +60,7 @@ def walk(zone, first, last, expressions):
             skipped = [wall - n * minute for n in range(1, (local.utcoffset() - before) // minute + 1)]
         for text, e in expressions.items():
             runs = e.matches(wall) and (e.interval or wall not in shown)
-            if runs or any(e.matches(w) for w in skipped):
+            if runs or not e.hourly and any(e.matches(w) for w in skipped):
                 print(zone.key, at.strftime("%Y-%m-%dT%H:%M:00Z"), text, sep="|")
         shown[wall] = True
         before = local.utcoffset()
