@@ -89,7 +89,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Values", valueTests}, {"Order", orderTests}, {"Keys", keyTests},
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
-		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"GroupWalk", groupWalkTests}, {"GroupReady", groupReadyTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
+		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"GroupWalk", groupWalkTests}, {"GroupReady", groupReadyTests}, {"GroupHistories", groupHistoryTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
@@ -101,7 +101,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
 					k.join(k.Backend, me)
-					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "Schedules": k.hasSchedules}[topic.name]; has == nil || has() {
+					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "GroupHistories": k.hasGroups, "Schedules": k.hasSchedules}[topic.name]; has == nil || has() {
 						test(k)
 					}
 				})
