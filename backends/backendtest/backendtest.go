@@ -63,8 +63,8 @@ type Database struct {
 	// LockGate is LockRow for the gate of a queue with limits, which has one after its first claim: as if a host hung in its claim.
 	LockGate func(queue string) (unlock func())
 
-	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if admissions
-	// take none.
+	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if there is no
+	// such lock.
 	LockStripe func(queue, group string) (unlock func())
 
 	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
