@@ -63,8 +63,8 @@ type Database struct {
 	// LockGate is LockRow for the gate of a queue with limits, which has one after its first claim: as if a host hung in its claim.
 	LockGate func(queue string) (unlock func())
 
-	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if admissions
-	// take none.
+	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if there is no
+	// such lock.
 	LockStripe func(queue, group string) (unlock func())
 
 	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
@@ -89,7 +89,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 	}{
 		{"Values", valueTests}, {"Order", orderTests}, {"Keys", keyTests},
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
-		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"GroupWalk", groupWalkTests}, {"GroupReady", groupReadyTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
+		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"GroupWalk", groupWalkTests}, {"GroupReady", groupReadyTests}, {"GroupHistories", groupHistoryTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
@@ -101,7 +101,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
 					k.join(k.Backend, me)
-					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "Schedules": k.hasSchedules}[topic.name]; has == nil || has() {
+					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "GroupHistories": k.hasGroups, "Schedules": k.hasSchedules}[topic.name]; has == nil || has() {
 						test(k)
 					}
 				})

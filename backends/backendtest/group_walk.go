@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,6 +117,43 @@ var groupWalkTests = map[string]func(*kit){
 		k.limit(groupLimit(most))
 		k.maintain(backends.Maintenance{})
 		k.wantGroups(most, 0)
+	},
+	"JobsWithoutGroupsNeedNoTableOfGroups": func(k *kit) {
+		if k.RemoveTable == nil {
+			return
+		}
+		for _, table := range []string{"admissions", "stripes"} {
+			if !slices.ContainsFunc(k.SmallTables, func(t string) bool { return strings.HasSuffix(t, table) }) {
+				continue
+			}
+			back := k.RemoveTable(table)
+			large := backends.NewJob{Queue: "q", Payload: make([]byte, 2<<20), Priority: 9}
+			ids := append(k.enqueuePayloads("1", "2", "3", "4", "5"), k.enqueue(large)...)
+			priority := int16(3)
+			for _, c := range []backends.Command{
+				{Kind: backends.Delete, IDs: ids[:1]}, {Kind: backends.Change, IDs: ids[1:2], Priority: &priority}, {Kind: backends.Cancel, IDs: ids[2:3]},
+				{Kind: backends.Retry, IDs: ids[2:3]}, {Kind: backends.Cancel, IDs: ids[2:3], Remove: true},
+			} {
+				c.Queue = "q"
+				k.operateOnGroups(c, 1)
+			}
+			jobs := k.wantNext("2", "4", "5") // and the large one is dead
+			k.wantState(ids[5], backends.StateDead)
+			k.write(backends.Ack{Leases: leasesOf(jobs[0])})
+			k.write(backends.Nack{Leases: leasesOf(jobs[1]), Error: "x"})
+			k.write(backends.Release{Leases: leasesOf(jobs[2]), Uncounted: true})
+			for state, n := range map[backends.State]int64{backends.StateReady: 1, backends.StateScheduled: 1, backends.StateDead: 1} {
+				k.operateOnGroups(backends.Command{Kind: backends.Purge, Queue: "q", State: state}, n)
+			}
+			k.enqueue(backends.NewJob{Queue: "q", Payload: []byte("later"), Delay: time.Second})
+			k.AdvanceClock(2 * time.Second)
+			k.heartbeat(k, me, backends.HeartbeatRenew)
+			if r, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 10}); r.Promoted != 1 { // it can report that admissions fail
+				k.Fatalf("promoted %d, %v", r.Promoted, err)
+			}
+			k.write(backends.Ack{Leases: leasesOf(k.claimOne())})
+			back()
+		}
 	},
 	"AHeldStripeDelaysOnlyItsGroups": func(k *kit) {
 		if k.LockStripe == nil {

@@ -99,7 +99,7 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	}
 	wanted := slices.Clone(unnoticed)
 	for i := range all {
-		wanted = append(wanted, all[i].wanted()...)
+		wanted = append(wanted, all[i].candidates()...)
 	}
 	locked := map[int64]*job{}
 	slices.Sort(wanted)
@@ -192,8 +192,8 @@ func (a *admission) surplus() (late []member, places int) {
 	return a.delayed[kept:], int(a.limits.GroupPlaces(int64(a.claimed + kept)))
 }
 
-// wanted returns the jobs that Admit possibly changes.
-func (a *admission) wanted() (ids []int64) {
+// candidates returns the jobs that Admit possibly changes.
+func (a *admission) candidates() (ids []int64) {
 	late, places := a.surplus()
 	for _, m := range late {
 		ids = append(ids, m.id)

@@ -186,7 +186,14 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 		id, keepDead = append(id, j.ID), append(keepDead, core.MS(j.Policy.RetainDead))
 		limits, message = append(limits, int32(j.Policy.MaxAttempts)), append(message, j.Message)
 	}
-	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)
+	t.each(t.s.sql.bury, func(rows pgx.Rows) error {
+		var g core.Group
+		err := rows.Scan(&g.Queue, &g.Name)
+		if err == nil {
+			t.NoteGroups([]core.Group{g})
+		}
+		return err
+	}, id, limits, keepDead, message)
 }
 
 // claimStatement returns the statement that claims up to n jobs from a queue.

@@ -43,6 +43,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
 	var delay *int64
 	var runAt *time.Time
+	var groups []string
 	if c.Delay != nil {
 		ms := core.MS(*c.Delay)
 		delay = &ms
@@ -51,7 +52,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 	}
 	err = t.ask(ctx, t.s.sql.change, func(rows pgx.Rows) error {
 		var seen int64
-		if err := rows.Scan(&seen, &n, &ready); err != nil {
+		if err := rows.Scan(&seen, &n, &ready, &groups); err != nil {
 			return err
 		}
 		if n < seen {
@@ -59,22 +60,36 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 		}
 		return nil
 	}, queue, ids, c.Priority, delay, runAt)
+	t.noteNames(queue, groups)
 	return n, ready, err
 }
 
 // deleting runs a statement that first chooses rows and then deletes them. It stores further columns of the answer in
 // `to`. It returns an error if fewer rows were deleted than chosen.
-func (t *tx) deleting(ctx context.Context, sql string, to []any, args ...any) (r core.Step, err error) {
+func (t *tx) deleting(ctx context.Context, sql string, to []any, queue string, args ...any) (r core.Step, err error) {
+	var groups []string
 	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
-		if err := rows.Scan(append([]any{&r.Seen, &r.N}, to...)...); err != nil {
+		if err := rows.Scan(append([]any{&r.Seen, &r.N, &groups}, to...)...); err != nil {
 			return err
 		}
 		if r.N < r.Seen {
 			return backends.Refused(core.ErrSilent)
 		}
 		return nil
-	}, args...)
+	}, append([]any{queue}, args...)...)
+	t.noteNames(queue, groups)
 	return r, err
+}
+
+// noteNames is NoteGroups for groups of one queue. Without groups it needs no table.
+func (t *tx) noteNames(queue string, names []string) {
+	groups := make([]core.Group, len(names))
+	for i, name := range names {
+		groups[i] = core.Group{Queue: queue, Name: name}
+	}
+	if len(groups) > 0 {
+		t.NoteGroups(groups)
+	}
 }
 
 // Delete implements core.Commander.
@@ -123,14 +138,14 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, afte
 	if !ok {
 		last = listStart
 	}
-	args, place := []any{queue, limit, last.at, last.id}, []any{&last.at, &last.id}
+	args, place := []any{limit, last.at, last.id}, []any{&last.at, &last.id}
 	switch state {
 	case backends.StateBlocked:
-		args, place = []any{queue, limit, last.group, last.spot.Urgency, last.spot.Position}, []any{&last.group, &last.spot.Urgency, &last.spot.Position}
+		args, place = []any{limit, last.group, last.spot.Urgency, last.spot.Position}, []any{&last.group, &last.spot.Urgency, &last.spot.Position}
 	case backends.StateReady:
-		args, place = []any{queue, limit, last.spot.Urgency, last.spot.Position}, []any{&last.spot.Urgency, &last.spot.Position}
+		args, place = []any{limit, last.spot.Urgency, last.spot.Position}, []any{&last.spot.Urgency, &last.spot.Position}
 	}
-	r, err = t.deleting(ctx, t.s.sql.purge[state], place, args...)
+	r, err = t.deleting(ctx, t.s.sql.purge[state], place, queue, args...)
 	r.Last = last
 	return r, err
 }

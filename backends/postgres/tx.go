@@ -171,7 +171,7 @@ func (t *tx) Flush(ctx context.Context) error {
 	if err := t.send(ctx); err != nil {
 		return err
 	}
-	t.asked = true
+	t.asked = len(t.batch.QueuedQueries) == 0 // what the answers queued goes with the next ones
 	if t.o.Sidecar != 0 && !t.status.alive {
 		return backends.ErrEvicted
 	}

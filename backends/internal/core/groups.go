@@ -188,7 +188,7 @@ func leaveGroups(tx Tx, rows iter.Seq[*Row]) (groups []Group) {
 	return groups
 }
 
-// noteClaimed notes the groups in which a claim made a place for another ready job.
+// noteClaimed notes the groups in which another job can be ready because of a claim.
 func (c *Commit) noteClaimed(tx Tx) {
 	var groups []Group
 	for i := range c.res.Claims {

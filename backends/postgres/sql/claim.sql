@@ -191,7 +191,7 @@ RETURNING {slot}, cardinality((SELECT ids FROM c)), j.position, j.id, j.priority
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.
--- A key that another transaction has locked stays as it is: its job shows that it ended.
+-- A key that another transaction has locked stays as it is: its job shows that it ended. Returns their groups.
 WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
 ), b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
@@ -201,15 +201,13 @@ WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
     last_error = (:messages::text[])[{at}], group_name = coalesce(j.group_name, j.admitted_group), admitted_group = NULL
   WHERE j.id = ANY(:ids::bigint[]) AND j.state || '' = 'ready'
   RETURNING j.id, j.key, j.fence, j.attempts, j.last_error, j.queue, j.group_name
-), g AS (
-  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, group_name FROM b WHERE group_name IS NOT NULL
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
-SELECT count(*) FROM b
+SELECT DISTINCT queue::text, group_name FROM b WHERE group_name IS NOT NULL
 
 -- name: probe
 -- The first ready row of pieces of the index, locked or not.

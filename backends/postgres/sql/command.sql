@@ -43,11 +43,9 @@ CASE WHEN :delay_ms::bigint IS NOT NULL THEN {s}.qsidecar_now() + :delay_ms::big
 -- Changes the priority (:priority) or the time (:delay_ms from now, or :run_at) of jobs that wait. It locks the rows first, so that
 -- none of them is claimed in between. Those that are ready wait for their groups again; one in a back-off keeps its slot. A fence above 0 frees rows from a CHECK that is younger than they are.
 WITH t AS MATERIALIZED (
-  SELECT id, queue, CASE WHEN state = 'ready' THEN admitted_group END AS group_name FROM {s}.qsidecar_jobs
+  SELECT id, CASE WHEN state = 'ready' THEN admitted_group END AS group_name FROM {s}.qsidecar_jobs
   WHERE id = ANY(:ids::bigint[]) AND queue = :queue AND state IN ('ready', 'scheduled')
   FOR UPDATE
-), g AS (
-  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, group_name FROM t WHERE group_name IS NOT NULL
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET priority = coalesce(:priority::smallint, j.priority), fence = greatest(j.fence, 1),
     state = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
@@ -59,7 +57,8 @@ WITH t AS MATERIALIZED (
   WHERE j.id = ANY(ARRAY(SELECT id FROM t)) AND j.state IN ('ready', 'scheduled')
   RETURNING j.state = 'ready' AND j.group_name IS NULL AS ready
 )
-SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT coalesce(bool_or(ready), false) FROM u)
+SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT coalesce(bool_or(ready), false) FROM u),
+  ARRAY(SELECT DISTINCT group_name FROM t WHERE group_name IS NOT NULL)
 
 -- name: lock_claimed
 -- Locks claimed jobs of a queue, whichever sidecar owns them.
@@ -93,16 +92,14 @@ INSERT INTO {s}.qsidecar_cancelled (owner, token_sidecar, token_number)
 SELECT * FROM unnest(:owners::bigint[], :sidecars::bigint[], :numbers::bigint[]) ON CONFLICT DO NOTHING
 
 -- fragment: deleting
--- Removes the rows p and notes it in their keys.
+-- Removes the rows p and notes it in their keys. The third column has the groups of those that had slots.
 , d AS (
-  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key, queue, admitted_group
-), g AS (
-  INSERT INTO {s}.qsidecar_admissions (queue, group_name) SELECT DISTINCT queue, admitted_group FROM d WHERE admitted_group IS NOT NULL
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key, admitted_group
 ), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM d WHERE key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'deleted' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
-SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM d)
+SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM d), ARRAY(SELECT DISTINCT admitted_group FROM d WHERE admitted_group IS NOT NULL)
 
 -- name: delete
 WITH p AS MATERIALIZED (
