@@ -65,128 +65,128 @@ func groupOfPayload(j backends.Job) string {
 	return string(j.Payload[:1])
 }
 
-func (h *groupHistory) newMember(group string) backends.NewJob {
-	h.number++
-	j := member(fmt.Sprintf("%s%d", group, h.number))
-	if h.random(4) == 0 {
-		j.Key, j.KeyTTL = fmt.Sprint("k", h.number), time.Minute
+func (g *groupHistory) newMember(group string) backends.NewJob {
+	g.number++
+	j := member(fmt.Sprintf("%s%d", group, g.number))
+	if g.random(4) == 0 {
+		j.Key, j.KeyTTL = fmt.Sprint("k", g.number), time.Minute
 	}
-	if !h.ordered {
-		j.Priority = int16(h.random(6) / 5)
-		j.Delay = time.Duration(h.random(5)/4) * time.Second
+	if !g.ordered {
+		j.Priority = int16(g.random(6) / 5)
+		j.Delay = time.Duration(g.random(5)/4) * time.Second
 	}
-	h.added(group, string(j.Payload))
+	g.added(group, string(j.Payload))
 	return j
 }
 
-func (h *groupHistory) added(group, payload string) {
-	h.left[group]++
-	h.queued[group] = append(h.queued[group], payload)
+func (g *groupHistory) added(group, payload string) {
+	g.left[group]++
+	g.queued[group] = append(g.queued[group], payload)
 }
 
-func (h *groupHistory) anyGroup() string { return []string{"a", "b", "c"}[h.random(3)] }
+func (g *groupHistory) anyGroup() string { return []string{"a", "b", "c"}[g.random(3)] }
 
 // commitBy is commit through any handle.
-func (h *groupHistory) commitBy(c backends.CommitContent) backends.Results {
-	h.Helper()
-	b := h.handles[h.random(2)]
-	r, err := b.Commit(h.Context(), c)
+func (g *groupHistory) commitBy(c backends.CommitContent) backends.Results {
+	g.Helper()
+	b := g.handles[g.random(2)]
+	r, err := b.Commit(g.Context(), c)
 	if err != nil {
-		h.Fatal(err)
+		g.Fatal(err)
 	}
-	h.admit(b, r)
+	g.admit(b, r)
 	return r
 }
 
-func (h *groupHistory) step() {
-	h.Helper()
-	switch h.random(12) {
+func (g *groupHistory) step() {
+	g.Helper()
+	switch g.random(12) {
 	case 0, 1, 2:
 		var jobs []backends.NewJob
-		for range 1 + h.random(3) {
-			jobs = append(jobs, h.newMember(h.anyGroup()))
+		for range 1 + g.random(3) {
+			jobs = append(jobs, g.newMember(g.anyGroup()))
 		}
-		if h.random(3) == 0 && h.BeforeCommit != nil && h.Producer != nil { // while this is not committed, another job of the last group is
-			if late := member(string(jobs[0].Payload[:1]) + "late"); !h.ordered {
-				h.added(late.Group, string(late.Payload))
-				h.BeforeCommit(func() {
-					r, err := h.handles[1].Commit(h.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{late}}}})
+		if g.random(3) == 0 && g.BeforeCommit != nil && g.Producer != nil { // while this is not committed, another job of the last group is
+			if late := member(string(jobs[0].Payload[:1]) + "late"); !g.ordered {
+				g.added(late.Group, string(late.Payload))
+				g.BeforeCommit(func() {
+					r, err := g.handles[1].Commit(g.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{late}}}})
 					if err != nil {
-						h.Error(err)
+						g.Error(err)
 					}
-					h.admit(h.handles[1], r)
+					g.admit(g.handles[1], r)
 				})
 			}
-			h.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
+			g.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
 			return
 		}
-		h.commitBy(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
+		g.commitBy(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}})
 	case 3:
-		if h.InsertRow != nil {
-			if err := h.InsertRow("group_name", "'a'", false); err != nil {
-				h.Fatal(err)
+		if g.InsertRow != nil {
+			if err := g.InsertRow("group_name", "'a'", false); err != nil {
+				g.Fatal(err)
 			}
-			h.added("a", "odd")
+			g.added("a", "odd")
 		}
 	case 4, 5, 6:
-		h.claimSome()
+		g.claimSome()
 	case 7, 8:
-		h.settleSome()
+		g.settleSome()
 	case 9:
-		h.AdvanceClock(2 * time.Second)
-		h.maintainAlive()
+		g.AdvanceClock(2 * time.Second)
+		g.maintainAlive()
 	case 10:
-		h.changeLimits()
+		g.changeLimits()
 	case 11:
-		if h.random(3) == 0 {
-			h.loseSidecar()
+		if g.random(3) == 0 {
+			g.loseSidecar()
 		}
 	}
 }
 
 // claimSome claims jobs, and checks that no group has more leases than its limit, or than it had if that was lowered.
-func (h *groupHistory) claimSome() {
-	h.Helper()
-	before := h.leases()
-	sidecar := h.sidecars[h.random(2)]
+func (g *groupHistory) claimSome() {
+	g.Helper()
+	before := g.leases()
+	sidecar := g.sidecars[g.random(2)]
 	p := policy("q")
-	p.MaxAttempts, p.LIFO = 1000, h.random(4) == 0
-	c := h.claimBatch(sidecar, 1+h.random(5), 0, p)
+	p.MaxAttempts, p.LIFO = 1000, g.random(4) == 0
+	c := g.claimBatch(sidecar, 1+g.random(5), 0, p)
 	for i := range c.Claims[0].Slots {
-		c.Claims[0].Slots[i].Prefetch = h.random(4) == 0
+		c.Claims[0].Slots[i].Prefetch = g.random(4) == 0
 	}
-	for _, j := range h.commitBy(c).Claims[0].Jobs {
-		h.claimed[j.ID] = j
+	for _, j := range g.commitBy(c).Claims[0].Jobs {
+		g.claimed[j.ID] = j
 	}
-	for group, n := range h.leases() {
-		if n > before[group] && int64(n) > h.limits.GroupSlots() {
-			h.Fatalf("%d jobs of the group %s are claimed, and %d were before; the limits are %+v", n, group, before[group], h.limits)
+	for group, n := range g.leases() {
+		if n > before[group] && int64(n) > g.limits.GroupSlots() {
+			g.Fatalf("%d jobs of the group %s are claimed, and %d were before; the limits are %+v", n, group, before[group], g.limits)
 		}
 	}
 }
 
-func (h *groupHistory) leases() map[string]int {
+func (g *groupHistory) leases() map[string]int {
 	n := map[string]int{}
-	for _, j := range h.claimed {
+	for _, j := range g.claimed {
 		n[groupOfPayload(j)]++
 	}
 	return n
 }
 
 // settleSome ends claims in one of the ways.
-func (h *groupHistory) settleSome() {
-	h.Helper()
+func (g *groupHistory) settleSome() {
+	g.Helper()
 	var jobs []backends.Job
-	for _, j := range h.claimed {
+	for _, j := range g.claimed {
 		jobs = append(jobs, j)
 	}
 	slices.SortFunc(jobs, func(x, y backends.Job) int { return slices.Compare([]byte(x.ID), []byte(y.ID)) })
-	jobs = slices.DeleteFunc(jobs, func(backends.Job) bool { return h.random(2) == 0 })
+	jobs = slices.DeleteFunc(jobs, func(backends.Job) bool { return g.random(2) == 0 })
 	if len(jobs) == 0 {
 		return
 	}
 	var w backends.Write
-	switch leases := leasesOf(jobs...); h.random(6) {
+	switch leases := leasesOf(jobs...); g.random(6) {
 	case 0:
 		w = backends.Nack{Leases: leases, Error: "x"}
 	case 1:
@@ -196,117 +196,117 @@ func (h *groupHistory) settleSome() {
 	default:
 		w = backends.Ack{Leases: leases}
 	}
-	h.settle(w, jobs)
+	g.settle(w, jobs)
 }
 
-func (h *groupHistory) settle(w backends.Write, jobs []backends.Job) {
-	h.Helper()
-	if r := h.commitBy(backends.CommitContent{Writes: []backends.Write{w}}); len(r.Writes[0].Lost) > 0 {
-		h.Fatalf("%T: the leases %v are lost", w, r.Writes[0].Lost)
+func (g *groupHistory) settle(w backends.Write, jobs []backends.Job) {
+	g.Helper()
+	if r := g.commitBy(backends.CommitContent{Writes: []backends.Write{w}}); len(r.Writes[0].Lost) > 0 {
+		g.Fatalf("%T: the leases %v are lost", w, r.Writes[0].Lost)
 	}
 	for _, j := range jobs {
-		delete(h.claimed, j.ID)
+		delete(g.claimed, j.ID)
 		if _, is := w.(backends.Ack); is {
-			h.ended(j)
+			g.ended(j)
 		}
 	}
 }
 
 // ended checks the order in which jobs of a group end.
-func (h *groupHistory) ended(j backends.Job) {
-	h.Helper()
+func (g *groupHistory) ended(j backends.Job) {
+	g.Helper()
 	group := groupOfPayload(j)
-	i := slices.Index(h.queued[group], string(j.Payload))
-	if i < 0 || h.ordered && i > 0 {
-		h.Fatalf("job %s of the group %s ends before %v", j.Payload, group, h.queued[group])
+	i := slices.Index(g.queued[group], string(j.Payload))
+	if i < 0 || g.ordered && i > 0 {
+		g.Fatalf("job %s of the group %s ends before %v", j.Payload, group, g.queued[group])
 	}
-	h.queued[group] = slices.Delete(h.queued[group], i, i+1)
-	h.left[group]--
+	g.queued[group] = slices.Delete(g.queued[group], i, i+1)
+	g.left[group]--
 }
 
 // maintainAlive maintains while both sidecars live.
-func (h *groupHistory) maintainAlive() {
-	h.Helper()
-	for _, sidecar := range h.sidecars {
-		h.heartbeat(h, sidecar, backends.HeartbeatRenew)
+func (g *groupHistory) maintainAlive() {
+	g.Helper()
+	for _, sidecar := range g.sidecars {
+		g.heartbeat(g, sidecar, backends.HeartbeatRenew)
 	}
-	h.maintain(backends.Maintenance{})
-	if ready := h.stats().Ready; h.turns && h.limits.GroupReady > 0 && ready > 3*h.limits.GroupReady {
-		h.Fatalf("%d jobs are ready; the limits are %+v", ready, h.limits)
+	g.maintain(backends.Maintenance{})
+	if ready := g.stats().Ready; g.turns && g.limits.GroupReady > 0 && ready > 3*g.limits.GroupReady {
+		g.Fatalf("%d jobs are ready; the limits are %+v", ready, g.limits)
 	}
 }
 
-func (h *groupHistory) changeLimits() {
-	h.Helper()
-	if h.ordered {
+func (g *groupHistory) changeLimits() {
+	g.Helper()
+	if g.ordered {
 		return
 	}
 	c := backends.LimitsChange{}
-	if n := int64(h.random(4)); h.turns {
+	if n := int64(g.random(4)); g.turns {
 		c.GroupReady = &n
-		h.limits.GroupReady = n
+		g.limits.GroupReady = n
 	} else {
 		c.GroupLimit = &n
-		h.limits.GroupLimit = n
+		g.limits.GroupLimit = n
 	}
-	if h.random(2) == 0 {
-		f := []backends.GroupOnFailure{backends.GroupHolds, backends.GroupSkips}[h.random(2)]
+	if g.random(2) == 0 {
+		f := []backends.GroupOnFailure{backends.GroupHolds, backends.GroupSkips}[g.random(2)]
 		c.GroupOnFailure = &f
 	}
-	h.limit(c)
-	h.maintain(backends.Maintenance{})
+	g.limit(c)
+	g.maintain(backends.Maintenance{})
 }
 
 // loseSidecar kills a sidecar. Another one takes its part.
-func (h *groupHistory) loseSidecar() {
-	h.Helper()
-	lost := h.sidecars[1]
-	h.AdvanceClock(2 * sidecarTimeout)
-	for _, p := range h.heartbeat(h, me, backends.HeartbeatRenew).Peers {
+func (g *groupHistory) loseSidecar() {
+	g.Helper()
+	lost := g.sidecars[1]
+	g.AdvanceClock(2 * sidecarTimeout)
+	for _, p := range g.heartbeat(g, me, backends.HeartbeatRenew).Peers {
 		if p.Sidecar == lost {
-			h.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Sidecar: lost, Heartbeats: p.Heartbeats}}})
+			g.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Sidecar: lost, Heartbeats: p.Heartbeats}}})
 		}
 	}
-	for id, j := range h.claimed {
+	for id, j := range g.claimed {
 		if j.Token.Sidecar == lost {
-			delete(h.claimed, id)
+			delete(g.claimed, id)
 		}
 	}
-	h.sidecars[1]++
-	h.join(h, h.sidecars[1])
+	g.sidecars[1]++
+	g.join(g, g.sidecars[1])
 }
 
 // drain ends all jobs. Each group with jobs has one to claim after two rounds of maintenance.
-func (h *groupHistory) drain() {
-	h.Helper()
+func (g *groupHistory) drain() {
+	g.Helper()
 	for {
 		var jobs []backends.Job
-		for _, j := range h.claimed {
+		for _, j := range g.claimed {
 			jobs = append(jobs, j)
 		}
 		if len(jobs) > 0 {
-			h.settle(backends.Ack{Leases: leasesOf(jobs...)}, jobs)
+			g.settle(backends.Ack{Leases: leasesOf(jobs...)}, jobs)
 		}
-		h.AdvanceClock(10 * time.Second) // all delays and back-offs are over
-		h.maintainAlive()
-		h.maintainAlive()
+		g.AdvanceClock(10 * time.Second) // all delays and back-offs are over
+		g.maintainAlive()
+		g.maintainAlive()
 		p := policy("q")
 		p.MaxAttempts = 1000
 		got := map[string]bool{}
-		for _, j := range h.commitBy(h.claimBatch(me, 50, 0, p)).Claims[0].Jobs {
-			h.claimed[j.ID], got[groupOfPayload(j)] = j, true
+		for _, j := range g.commitBy(g.claimBatch(me, 50, 0, p)).Claims[0].Jobs {
+			g.claimed[j.ID], got[groupOfPayload(j)] = j, true
 		}
 		all := 0
-		for group, n := range h.left {
+		for group, n := range g.left {
 			if all += n; n > 0 && !got[group] {
-				h.Fatalf("the group %s has %d jobs, and none is ready: %+v", group, n, h.stats())
+				g.Fatalf("the group %s has %d jobs, and none is ready: %+v", group, n, g.stats())
 			}
 		}
 		if all == 0 {
 			break
 		}
 	}
-	if s := h.stats(); s.Ready+s.Blocked+s.Claimed+s.Scheduled != 0 {
-		h.Fatalf("at the end: %+v", s)
+	if s := g.stats(); s.Ready+s.Blocked+s.Claimed+s.Scheduled != 0 {
+		g.Fatalf("at the end: %+v", s)
 	}
 }

@@ -103,12 +103,14 @@ var groupTests = map[string]func(*kit){
 			if err != nil {
 				k.Fatal(err)
 			}
-			slices.SortFunc(got, func(x, y backends.JobState) int { return cmp.Compare(x.ID, y.ID) })
 			return got
 		}
 		want := func(group string, want ...backends.JobState) {
 			k.Helper()
-			if got := slots(group, 10); !slices.Equal(got, want) {
+			got, byID := slots(group, 10), func(x, y backends.JobState) int { return cmp.Compare(x.ID, y.ID) }
+			slices.SortFunc(got, byID)
+			slices.SortFunc(want, byID)
+			if !slices.Equal(got, want) {
 				k.Errorf("the slots of %s: %+v, want %+v", group, got, want)
 			}
 		}
