@@ -24,7 +24,7 @@ func TestOverview(t *testing.T) {
 	}
 	d := s.get("/", http.StatusOK)
 	rows := d.rows()
-	if len(rows) != 3 || !strings.HasPrefix(rows[0], "mail paused – 3 0 0 0 0") || !strings.HasPrefix(rows[1], "sms – 0 0 0 1 0") || !strings.HasPrefix(rows[2], "main healthy sqlite") {
+	if len(rows) != 3 || !strings.HasPrefix(rows[0], "mail paused – 3 0 0 0 0 0 ") || !strings.HasPrefix(rows[1], "sms – 0 0 0 0 1 0 ") || !strings.HasPrefix(rows[2], "main healthy sqlite") {
 		t.Errorf("the rows are %q", rows)
 	}
 	s.contains("the page", d.text("main"), "Queues2", "1 paused", "dead1")

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// listedSchedules is how many schedules a reply has if the request doesn't say it.
+// listedSchedules is how many schedules a reply has if the request has no max.
 const listedSchedules = 100
 
 // schedules lists the schedules of a queue, or of all queues that the session can see. With a name it is that one, with its payload.

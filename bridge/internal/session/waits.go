@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// explained is how many jobs a peek can name to be told what each waits for. Each can cost a query.
+	// explained is how many ids a peek can have if the reply shows what each job waits for. Each can cost a query.
 	explained = 20
 	// maxBehind is how many jobs are named that have the slots of a group.
 	maxBehind = 10
