@@ -175,7 +175,7 @@ func TestDocumentHasNoOtherFields(t *testing.T) {
 		"queue": `"q"`, "queues": `["q"]`, "payload": `"p"`, "payload_b64": `"AA=="`, "priority": "1", "delay_ms": "1", "run_at": "1", "key": `"k"`, "headers": `{"a":"b"}`,
 		"max_attempts": "1", "timeout_ms": "1", "jobs": `[{"queue":"q"}]`, "max": "1", "wait_ms": "1", "lease_ms": "1000", "lease": `"1.a"`, "leases": `["1.a"]`,
 		"result": `"r"`, "enqueue": `[{"queue":"q"}]`, "claim": `{"queue":"q"}`, "error": `"e"`, "dead": "true", "snooze": "true", "bind": "true", "request": "1",
-		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "group_limit": "1", "group_ready": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete": "true", "schedule": `{"name":"s","every_ms":1000}`, "dry_run": "true", "do": `"run"`, "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
+		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "group_limit": "1", "group_ready": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete": "true", "schedule": `{"name":"s"}`, "dry_run": "true", "do": `"run"`, "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {

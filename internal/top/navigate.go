@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// states are the tabs of jobsScreen.
+// states are the tabs of jobsScreen, in order; see model.tabs.
 var states = []protocol.State{protocol.StateReady, protocol.StateBlocked, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDead, protocol.StateDone}
 
 // navigate handles a key that moves the cursor or opens another screen. It reports whether the key
@@ -93,9 +93,18 @@ func (m *model) turn(by int) tea.Cmd {
 	if m.screen != jobsScreen {
 		return nil
 	}
-	i := slices.Index(states, m.state)
-	m.state, m.after = states[(i+by+len(states))%len(states)], ""
+	tabs := m.tabs()
+	i := slices.Index(tabs, m.state)
+	m.state, m.after = tabs[(i+by+len(tabs))%len(tabs)], ""
 	return m.openJobs()
+}
+
+// tabs returns the tabs of jobsScreen. The one of blocked jobs is there only if it is open, or the queue has some.
+func (m *model) tabs() []protocol.State {
+	if m.queueStat.Blocked > 0 || m.state == protocol.StateBlocked {
+		return states
+	}
+	return slices.DeleteFunc(slices.Clone(states), func(s protocol.State) bool { return s == protocol.StateBlocked })
 }
 
 // openJobs shows the jobs of the queue from the first one.

@@ -142,13 +142,17 @@ func (m *model) tabsLine() string {
 
 func (m *model) stateTabs() string {
 	q := m.queueStat
-	counts := []int64{q.Ready, q.Blocked, q.Scheduled, q.Claimed, q.Dead, q.Done}
-	tabs := make([]string, len(states))
-	for i, s := range states {
-		tabs[i] = fmt.Sprintf(" %s %s ", s, count(counts[i], q.Approx))
+	counts := map[protocol.State]int64{
+		protocol.StateReady: q.Ready, protocol.StateBlocked: q.Blocked, protocol.StateScheduled: q.Scheduled,
+		protocol.StateClaimed: q.Claimed, protocol.StateDead: q.Dead, protocol.StateDone: q.Done,
+	}
+	var tabs []string
+	for _, s := range m.tabs() {
+		tab := fmt.Sprintf(" %s %s ", s, count(counts[s], q.Approx))
 		if s == m.state {
-			tabs[i] = selectedStyle.Render(tabs[i])
+			tab = selectedStyle.Render(tab)
 		}
+		tabs = append(tabs, tab)
 	}
 	line := strings.Join(tabs, "")
 	name := textfmt.OneLine(m.queue, 255)
