@@ -192,7 +192,7 @@ func TestDocumentHasNoOtherFields(t *testing.T) {
 		for field, value := range values {
 			var req protocol.Request
 			e := decode(op, []byte(`{"`+field+`":`+value+`}`), protocol.DefaultMaxFrame, &req)
-			takes := e == nil || e.Field != field || !strings.Contains(e.Message, "takes no field") // a field of schedule can be refused
+			takes := e == nil || !strings.Contains(e.Message, "takes no field")
 			if _, ok := documented[field]; ok != takes {
 				t.Errorf("%s takes the field %q: %v, and the document has it: %v", op, field, takes, ok)
 			}
