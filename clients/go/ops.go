@@ -416,6 +416,10 @@ type Limits struct {
 	Burst      *int64 // how many can start at once after a pause; 0: those of a second
 	GroupLimit *int64 // how many jobs of a group can be claimed at a time; 0: one
 
+	// GroupReady is how many jobs of a group can be ready at a time, besides the claimed ones, so that groups take turns; 0: any number.
+	// Without a GroupLimit, any number of jobs of a group can then be claimed.
+	GroupReady *int64
+
 	// GroupOnFailure is protocol.GroupHold (a failed job keeps its slot of the group during its back-off) or protocol.GroupSkip.
 	GroupOnFailure string
 
@@ -433,6 +437,9 @@ func (c *Client) Limit(ctx context.Context, queue string, l Limits) error {
 	}
 	if l.GroupLimit != nil {
 		req.GroupLimit = protocol.Some(*l.GroupLimit)
+	}
+	if l.GroupReady != nil {
+		req.GroupReady = protocol.Some(*l.GroupReady)
 	}
 	_, err := c.callRetrying(ctx, req)
 	return err

@@ -96,6 +96,8 @@ export interface Limits {
   groupLimit?: number
   /** `hold`: a failed job keeps its slot of the group during its back-off, the default. `skip`: it doesn't. */
   groupOnFailure?: 'hold' | 'skip'
+  /** How many jobs of a group can be ready at a time, besides the claimed ones, so that groups take turns. */
+  groupReady?: number
   /** First removes all limits. */
   none?: boolean
 }

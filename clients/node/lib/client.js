@@ -226,11 +226,11 @@ class Client {
 
   limit(queue, given = {}) {
     return start('limit', async () => {
-      options('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'none'])
-      const { maxClaimed, rate, burst, groupLimit, groupOnFailure, none } = given
+      options('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'groupReady', 'none'])
+      const { maxClaimed, rate, burst, groupLimit, groupOnFailure, groupReady, none } = given
       const fields = {
         max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, group_limit: groupLimit, group_on_failure: groupOnFailure,
-        none: none || undefined,
+        group_ready: groupReady, none: none || undefined,
       }
       await this.#operate('limit', queue, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)))
     })

@@ -131,9 +131,9 @@ test('nack, extend, followUp, results and the lists', async (t) => {
   assert.deepEqual(await limits(), { maxClaimed: 3, rate: '100/s', burst: 5 })
   await c.limit(queue, { rate: 0 })
   assert.deepEqual(await limits(), { maxClaimed: 3, rate: undefined, burst: undefined })
-  await c.limit(queue, { groupLimit: 2, groupOnFailure: 'skip' })
-  const { groupLimit, groupOnFailure } = (await c.stats(queue))[0]
-  assert.deepEqual([groupLimit, groupOnFailure], [2, 'skip'])
+  await c.limit(queue, { groupLimit: 2, groupOnFailure: 'skip', groupReady: 3 })
+  const { groupLimit, groupOnFailure, groupReady } = (await c.stats(queue))[0]
+  assert.deepEqual([groupLimit, groupOnFailure, groupReady], [2, 'skip', 3])
   await c.limit(queue, { none: true })
   assert.deepEqual(await limits(), { maxClaimed: undefined, rate: undefined, burst: undefined })
   await assert.rejects(c.limit(queue, { maxclaimed: 3 }), /there is no option maxclaimed/)

@@ -196,10 +196,11 @@ class AsyncClient:
         burst: Optional[int] = None,
         group_limit: Optional[int] = None,
         group_on_failure: Optional[str] = None,
+        group_ready: Optional[int] = None,
         none: bool = False,
     ) -> None:
         """Changes the limits of a queue: see Client.limit."""
-        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, none), None)
+        await self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, group_ready, none), None)
 
     async def schedule(
         self,

@@ -273,6 +273,7 @@ class Client:
         burst: Optional[int] = None,
         group_limit: Optional[int] = None,
         group_on_failure: Optional[str] = None,
+        group_ready: Optional[int] = None,
         none: bool = False,
     ) -> None:
         """Changes the limits of a queue, on all hosts together. A limit that is left out stays as it is; 0 removes one.
@@ -280,9 +281,10 @@ class Client:
         max_claimed: how many jobs can be claimed at a time. rate: how many can start in a time, as "100/s", "30/m" or
         "5/h". burst: how many can start at once after a pause. group_limit: how many jobs of a group can be claimed at a
         time; 0: one. group_on_failure: "hold" (a failed job keeps its slot of the group during its back-off, the default) or
-        "skip". none: first remove all limits.
+        "skip". group_ready: how many jobs of a group can be ready at a time, besides the claimed ones, so that groups take
+        turns. none: first remove all limits.
         """
-        self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, none), None)
+        self._call("limit", limit_fields(queue, max_claimed, rate, burst, group_limit, group_on_failure, group_ready, none), None)
 
     def ping(self) -> None:
         """Checks that the sidecar answers. It does not check the database."""
@@ -516,6 +518,7 @@ def limit_fields(
     burst: Optional[int],
     group_limit: Optional[int],
     group_on_failure: Optional[str],
+    group_ready: Optional[int],
     none: bool,
 ) -> Dict[str, Any]:
     fields = {
@@ -524,6 +527,7 @@ def limit_fields(
         "burst": burst,
         "group_limit": group_limit,
         "group_on_failure": group_on_failure,
+        "group_ready": group_ready,
         "none": none or None,
     }
     return {"queue": queue, **{name: value for name, value in fields.items() if value is not None}}

@@ -88,9 +88,9 @@ class Jobs(unittest.IsolatedAsyncioTestCase):
             await job.ack()
 
     async def test_limit(self):
-        await self.client.limit(self.q, max_claimed=3, group_limit=2, group_on_failure="skip")
+        await self.client.limit(self.q, max_claimed=3, group_limit=2, group_on_failure="skip", group_ready=3)
         stat = (await self.client.stats(self.q))[0]
-        self.assertEqual((stat["max_claimed"], stat["group_limit"], stat["group_on_failure"]), (3, 2, "skip"))
+        self.assertEqual((stat["max_claimed"], stat["group_limit"], stat["group_on_failure"], stat["group_ready"]), (3, 2, "skip", 3))
         await self.client.limit(self.q, max_claimed=0)
         self.assertNotIn("max_claimed", (await self.client.stats(self.q))[0])
 

@@ -131,14 +131,14 @@ class Jobs(Case):
     def test_limit(self):
         def limits():
             stat = self.client.stats(self.q)[0]
-            return {name: stat[name] for name in ("max_claimed", "rate", "burst", "group_limit", "group_on_failure") if name in stat}
+            return {name: stat[name] for name in ("max_claimed", "rate", "burst", "group_limit", "group_on_failure", "group_ready") if name in stat}
 
         self.client.limit(self.q, max_claimed=3, rate="100/s", burst=5)
         self.assertEqual(limits(), {"max_claimed": 3, "rate": "100/s", "burst": 5})
         self.client.limit(self.q, rate=0)
         self.assertEqual(limits(), {"max_claimed": 3})
-        self.client.limit(self.q, max_claimed=0, group_limit=2, group_on_failure="skip")
-        self.assertEqual(limits(), {"group_limit": 2, "group_on_failure": "skip"})
+        self.client.limit(self.q, max_claimed=0, group_limit=2, group_on_failure="skip", group_ready=3)
+        self.assertEqual(limits(), {"group_limit": 2, "group_on_failure": "skip", "group_ready": 3})
         self.client.limit(self.q, none=True)
         self.assertEqual(limits(), {})
         with self.assertRaises(qsidecar.BadRequest):

@@ -59,8 +59,8 @@ class Suite
     equal({ "max_claimed" => 3, "rate" => "100/s", "burst" => 5 }, limits.call)
     @client.limit("limits", rate: 0)
     equal({ "max_claimed" => 3 }, limits.call)
-    @client.limit("limits", max_claimed: 0, group_limit: 2, group_on_failure: :skip)
-    equal [2, "skip"], @client.stats("limits").first.values_at("group_limit", "group_on_failure")
+    @client.limit("limits", max_claimed: 0, group_limit: 2, group_on_failure: :skip, group_ready: 3)
+    equal [2, "skip", 3], @client.stats("limits").first.values_at("group_limit", "group_on_failure", "group_ready")
     @client.limit("limits", none: true)
     equal({}, limits.call)
     raises(Qsidecar::BadRequest) { @client.limit("limits", rate: "5/d") }

@@ -175,11 +175,12 @@ module Qsidecar
     # 0 removes one. max_claimed: how many jobs can be claimed at a time. rate: how many can start in a
     # time, as "100/s", "30/m" or "5/h". burst: how many can start at once after a pause. group_limit:
     # how many jobs of a group can be claimed at a time; 0: one. group_on_failure: :hold (a failed job
-    # keeps its slot of the group during its back-off, the default) or :skip. none: first remove all
-    # limits.
-    def limit(queue, max_claimed: nil, rate: nil, burst: nil, group_limit: nil, group_on_failure: nil, none: false)
+    # keeps its slot of the group during its back-off, the default) or :skip. group_ready: how many jobs
+    # of a group can be ready at a time, besides the claimed ones, so that groups take turns. none: first
+    # remove all limits.
+    def limit(queue, max_claimed: nil, rate: nil, burst: nil, group_limit: nil, group_on_failure: nil, group_ready: nil, none: false)
       fields = { max_claimed: max_claimed, rate: rate && Codec.text(rate.to_s), burst: burst, group_limit: group_limit,
-                 group_on_failure: group_on_failure && Codec.text(group_on_failure), none: none || nil }
+                 group_on_failure: group_on_failure && Codec.text(group_on_failure), group_ready: group_ready, none: none || nil }
       send_request("limit", { queue: Codec.text(queue), **fields.compact })
       nil
     end

@@ -30,7 +30,7 @@ await client.change('mail', ['1'], { priority: count })
 await client.purge('mail', 'dead')
 const declared: 'created' | 'updated' | 'unchanged' | 'ignored' = await client.schedule('daily', { queue: 'mail', cron: '@daily', tz: 'Europe/Berlin', payload: { a: 1 } })
 console.log(declared)
-await client.limit('mail', { groupLimit: 2, groupOnFailure: 'skip' })
+await client.limit('mail', { groupLimit: 2, groupOnFailure: 'skip', groupReady: 3 })
 
 const handlers: Handlers = {
   mail: async (job) => {
