@@ -25,6 +25,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (p backends
 	}
 	switch {
 	case err == nil:
+		s.HeartbeatAnswered(b, p)
 		s.cluster.Refresh(s.Life(), s.describe)
 		return p, nil
 	case lost:

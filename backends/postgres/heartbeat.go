@@ -39,6 +39,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		var p backends.HeartbeatResult
 		if p, err = s.sendHeartbeat(ctx, c, b); err == nil {
 			s.heartbeat.put(c)
+			s.HeartbeatAnswered(b, p)
 			s.notifier.budget.SetSidecars(sidecarsOf(b, p))
 			s.cluster.Refresh(s.Life(), s.describe)
 			return p, nil

@@ -39,5 +39,6 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	if err != nil {
 		return backends.HeartbeatResult{}, err // the abandoned write can still change p
 	}
+	s.HeartbeatAnswered(b, p)
 	return p, nil
 }

@@ -31,6 +31,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	})
 	switch {
 	case err == nil:
+		s.HeartbeatAnswered(b, p)
 		return p, nil
 	case maybe:
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)

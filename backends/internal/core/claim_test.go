@@ -107,3 +107,21 @@ func TestClaimThatLeftOutARange(t *testing.T) {
 		}
 	}
 }
+
+// TestLostHeartbeatResetsTheCursors shows that the next claim finds a job below all positions that claims have passed, if a heartbeat did
+// not find its sidecar: a backup was restored in which it does not exist.
+func TestLostHeartbeatResetsTheCursors(t *testing.T) {
+	t.Parallel()
+	for _, alive := range []bool{true, false} {
+		c, at := newClaimer(t, 1), time.Now()
+		restored := core.ID(c.db.t.last)
+		c.db.t.last = 1 << 20
+		c.LocalTime = func() time.Time { return at }
+		c.Cursors.Learn("q", cursor.Learned{Asked: at, Taken: []cursor.Spot{{Position: 1 << 20}}, All: true, Took: time.Second})
+		c.HeartbeatAnswered(backends.Heartbeat{Kind: backends.HeartbeatRenew}, backends.HeartbeatResult{Alive: alive})
+		jobs := c.claim(1)
+		if found := len(jobs) == 1 && jobs[0].ID == restored; found == alive {
+			t.Errorf("alive %v: the claim found the job: %v", alive, found)
+		}
+	}
+}

@@ -117,6 +117,14 @@ func (o *ownerSearch) refusedNow(now time.Time) (owners []int64) {
 	return owners
 }
 
+// HeartbeatAnswered resets the cursors if a heartbeat did not find its sidecar alive. The tables can have been restored from a backup
+// in which the sidecar does not exist, and then jobs can have positions that claims have passed.
+func (s *Store) HeartbeatAnswered(b backends.Heartbeat, r backends.HeartbeatResult) {
+	if b.Kind == backends.HeartbeatRenew && !r.Alive {
+		s.Cursors.Reset()
+	}
+}
+
 // Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
 	s.Cursors.Reset()
