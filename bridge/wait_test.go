@@ -3,6 +3,9 @@ package bridge
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,5 +148,46 @@ func TestManyWaits(t *testing.T) {
 		}
 		w.call(`{"op":"ack","lease":%q}`, lease)
 		s.dial(t).call(`{"op":"wait","queue":"q","ids":["1"]}`) // the waits name one job less now
+	})
+}
+
+// TestWaitBesideManyEnds shows that a wait finds a job that ended through another sidecar, although many others ended after it before the
+// next poll, and that such ends don't hide a later one.
+func TestWaitBesideManyEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memory.New()
+		a, other := start(t, keeping(b)), start(t, keeping(b))
+		c, w := a.dial(t), other.dial(t)
+		list := strings.Repeat(`,{"queue":"kept"}`, 500)[1:]
+		for range 5 {
+			c.call(`{"op":"enqueue","jobs":[%s]}`, list)
+		}
+		var leases []string
+		for range 5 {
+			for _, j := range w.call(`{"op":"claim","queue":"kept","max":500}`).Jobs {
+				leases = append(leases, strconv.Quote(j.Lease))
+			}
+		}
+		last := len(leases) - 1
+		if last != 2499 {
+			t.Fatalf("claimed %d jobs", len(leases))
+		}
+		c.send(`{"id":1,"op":"wait","queue":"kept","ids":["1"],"wait_ms":60000}`)
+		c.send(`{"id":2,"op":"wait","queue":"kept","ids":["2500"],"wait_ms":60000}`)
+		time.Sleep(10 * time.Second) // of the virtual clock
+		ended := func(want string) {
+			t.Helper()
+			began := time.Now()
+			if got := c.waited(); fmt.Sprint(got.Ended) != want || time.Since(began) > 2*time.Second {
+				t.Errorf("%v after %v, want %s", got, time.Since(began), want)
+			}
+		}
+		w.call(`{"op":"ack","lease":%s,"result":"first"}`, leases[0])
+		for some := range slices.Chunk(leases[1:last], 500) {
+			w.call(`{"op":"ack","leases":[%s]}`, strings.Join(some, ","))
+		}
+		ended("[{1 done first }]")
+		w.call(`{"op":"ack","lease":%s,"result":"last"}`, leases[last])
+		ended("[{2500 done last }]")
 	})
 }

@@ -214,11 +214,13 @@ func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQ
 func (t *tx) ClaimState() core.ClaimState {
 	x := &t.status
 	returns, fair := make([]int64, len(x.returns)), make([]bool, len(x.returns))
-	for i, n := range x.returns {
-		if n >= 0 {
-			returns[i], fair[i] = n/2, n%2 != 0
-		} else {
-			returns[i], fair[i] = -1-(-1-n)/2, (-1-n)%2 != 0
+	for i, n := range x.returns { // the fragment returns in sql/tx.sql describes the numbers
+		limited := n < 0
+		if limited {
+			n = -1 - n
+		}
+		if returns[i], fair[i] = n/2, n%2 != 0; limited {
+			returns[i] = -1 - returns[i]
 		}
 	}
 	return core.ClaimState{Returns: returns, Fair: fair, Wrote: x.xid != "", LeftSome: x.left, Began: t.began, Ended: x.xmin}

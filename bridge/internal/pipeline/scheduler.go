@@ -197,8 +197,7 @@ func (s *scheduler) pays() bool {
 // its own beside them. The locks of its rows then order the two.
 func (s *scheduler) choose(c *writeCommit) {
 	var sum size
-	var left map[backends.Token]struct{}   // the leases of the writes that stay in the queue
-	var behind map[*quota.Session]struct{} // the sessions with a write that stays because of these leases: their next ones stay, too
+	var left leftInQueue
 	i, rest := 0, 0
 	for ; i < len(s.queue) && len(c.writes) < batchWrites; i++ {
 		p := s.queue[i]
@@ -209,22 +208,8 @@ func (s *scheduler) choose(c *writeCommit) {
 			continue
 		}
 		leases := backends.LeasesOf(p.write)
-		_, stays := behind[p.session]
-		if !stays && slices.ContainsFunc(leases, func(l backends.Lease) bool { _, yes := left[l.Token]; return yes }) {
-			if stays = true; p.session != nil {
-				if behind == nil {
-					behind = map[*quota.Session]struct{}{}
-				}
-				behind[p.session] = struct{}{}
-			}
-		}
-		if stays || s.committing(c, p.session) || !s.fair.Admit(p.session, p.size.units()) {
-			if left == nil && len(leases) > 0 {
-				left = map[backends.Token]struct{}{}
-			}
-			for _, l := range leases {
-				left[l.Token] = struct{}{}
-			}
+		if left.precedes(p.session, leases) || s.committing(c, p.session) || !s.fair.Admit(p.session, p.size.units()) {
+			left.add(p.session, leases)
 			s.queue[rest] = p
 			rest++
 			continue
@@ -244,6 +229,30 @@ func (s *scheduler) choose(c *writeCommit) {
 	rest += copy(s.queue[rest:], s.queue[i:])
 	clear(s.queue[rest:])
 	s.queue = s.queue[:rest]
+}
+
+// leftInQueue has the sessions and the leases of the writes that a commit leaves in the queue. Later writes of these sessions, or about
+// these leases, stay behind them.
+type leftInQueue struct {
+	sessions map[*quota.Session]struct{}
+	leases   map[backends.Token]struct{}
+}
+
+func (l *leftInQueue) add(session *quota.Session, leases []backends.Lease) {
+	if l.sessions == nil {
+		l.sessions, l.leases = map[*quota.Session]struct{}{}, map[backends.Token]struct{}{}
+	}
+	if session != nil { // releases of different jobs have no order
+		l.sessions[session] = struct{}{}
+	}
+	for i := range leases {
+		l.leases[leases[i].Token] = struct{}{}
+	}
+}
+
+func (l *leftInQueue) precedes(session *quota.Session, leases []backends.Lease) bool {
+	_, same := l.sessions[session]
+	return same || slices.ContainsFunc(leases, func(lease backends.Lease) bool { _, left := l.leases[lease.Token]; return left })
 }
 
 // committing reports whether a commit under way beside c has writes of the session.
