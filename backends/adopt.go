@@ -27,13 +27,21 @@ type Adopter interface {
 
 	// ObstacleSet returns where the Adopter remembers what its database refuses. Package adopted adds to it.
 	ObstacleSet() *ObstacleSet
+
+	// LockedTables returns which tables of the sidecar are locked now, as far as it is known. Commits and maintenance of the Adopter
+	// consider it.
+	LockedTables() *LockedTables
+	// FindLockedTables finds that out. Maintenance also does if it takes long, or if some were locked.
+	FindLockedTables(ctx context.Context)
 }
 
 // Engine is an Adopter with its diagnostics. The diagnose package of each engine adds them.
 type Engine interface {
 	Adopter
 	Scheduler
+	Batcher
 	Admitter
+	ProgressKeeper
 	Advisor
 	Examiner
 }
@@ -387,6 +395,11 @@ type UnsupportedError struct {
 
 	NoLimits bool // the reason is that the engine keeps no limits of queues
 	NoGroups bool // the reason is that the engine keeps no groups of jobs
+	NoExpiry bool // the reason is that the engine has no time limit of starts
+	NoRetain bool // the reason is that the engine keeps done jobs as their queues do
+
+	NoBatches bool // the reason is that the engine keeps no batches
+	NoReplace bool // the reason is that the engine keeps each key until its job has finished, and replaces no content
 }
 
 // Values of UnsupportedError.What for claims in open transactions.
@@ -396,6 +409,15 @@ const (
 	NotElsewhere = "settling a job that another connection claimed"
 )
 
+// NoExpiry is UnsupportedError.What for jobs with an Expiry.
+const NoExpiry = "start_before, start_within_ms"
+
+// NoRetain is UnsupportedError.What for jobs with a NewJob.Retain.
+const NoRetain = "retain_ms"
+
+// NoReplace is UnsupportedError.What for jobs with a NewJob.KeyUntilStart or OnConflict.
+const NoReplace = "key_until, on_conflict"
+
 // Error implements error.
 func (e *UnsupportedError) Error() string {
 	if e.NoLimits {
@@ -403,6 +425,18 @@ func (e *UnsupportedError) Error() string {
 	}
 	if e.NoGroups {
 		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no groups of jobs yet: use PostgreSQL, MySQL, MariaDB or SQLite, or leave it out", e.What, e.Queue)
+	}
+	if e.NoBatches {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps no batches", e.What, e.Queue)
+	}
+	if e.NoExpiry {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine whose jobs don't expire yet: use PostgreSQL, MySQL, MariaDB or SQLite, or leave it out", e.What, e.Queue)
+	}
+	if e.NoReplace {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps each key until its job has finished: use PostgreSQL, MySQL, MariaDB or SQLite, or leave it out", e.What, e.Queue)
+	}
+	if e.NoRetain {
+		return fmt.Sprintf("%s: the queue %s is in a database of an engine that keeps done jobs only as their queues do: set the queue's retention, use PostgreSQL, MySQL, MariaDB or SQLite, or leave it out", e.What, e.Queue)
 	}
 	if e.InTx {
 		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))

@@ -20,7 +20,8 @@ type AttemptState struct {
 
 // Uncounted reports whether a claim for the slot doesn't count as an attempt until its delivery is recorded.
 // unrecorded is how often in a row the job was lost with an unrecorded delivery. If that has reached limit, the
-// claim counts at once, because the job itself could be what kills sidecars.
+// claim counts at once, because the job itself could be what kills sidecars. The SQL of engines has the same rule: claim_tail in
+// backends/postgres/sql/claim.sql, for example.
 func (s Slot) Uncounted(unrecorded, limit int, alone bool) bool {
 	return (s.Prefetch || alone) && unrecorded < limit
 }

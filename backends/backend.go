@@ -13,7 +13,8 @@ import (
 )
 
 // Backend is one database with its job tables. Every method can be called concurrently. Each call is one
-// transaction, except Maintain, which runs one for each batch of each kind of work. Every time that a call
+// transaction, except Maintain, which runs one for each batch of each kind of work, and a Commit of which a part has to be apart from
+// the others, for example beside a row that the database refuses. Every time that a call
 // stores or compares is the database's clock, never the caller's.
 //
 // Errors: if a method returns an error, it has changed nothing, unless the error is ErrUnknownOutcome.
@@ -34,7 +35,8 @@ type Backend interface {
 	Info() Info
 
 	// Commit carries out a group of writes and then a group of claims in one transaction. It returns when the
-	// transaction is durable according to the server's own settings, or has certainly failed. If the connection
+	// transaction is durable according to the server's own settings, or has certainly failed. Claims without writes can be committed without
+	// a wait for the disk: a crash of the server then undoes the last of them, and their jobs are ready again. If the connection
 	// breaks during the commit, Commit finds out the outcome before it returns. If ctx ends first, the error is
 	// ErrUnknownOutcome.
 	//
@@ -105,6 +107,8 @@ type Info struct {
 
 	// Prefetch: the engine supports Slot.Prefetch and Deliver.
 	Prefetch bool
+	// Progress: the Backend is a ProgressKeeper that keeps progress.
+	Progress bool
 	// Concurrent: two concurrent commits are faster than one commit with the work of both.
 	Concurrent bool
 	// WriteCommits is how many large commits of writes are faster at once than one after the other. 0: one.
@@ -145,7 +149,49 @@ type NewJob struct {
 	Group       string        // at most Limits.GroupLimit jobs of a group are claimed at a time; empty: none
 	MaxAttempts int           // 0: the queue's limit at the time of the claim
 	Timeout     time.Duration // the job's run limit; 0: the queue's at the time of the claim
+	Batch       string        // the id of the batch of which it is a member; empty: none
+	Expiry      Expiry
+	Retain      time.Duration // how long the done job is kept at least, whatever the queue's Policy.RetainDone is; 0: no longer than that
+
+	// With Key. The key of a job with KeyUntilStart returns it until its first claim or its end, and not for KeyTTL.
+	KeyUntilStart bool
+	OnConflict    OnConflict
+	DebounceMax   time.Duration // of ConflictDebounce: the job is ready at most this long after it was enqueued first; 0: no limit
 }
+
+// OnConflict is what becomes of a new job whose key returns another job.
+type OnConflict string
+
+// With ConflictReplace and ConflictDebounce, a key returns only jobs that have not ended. If that job waits, it gets the payload, the headers and
+// the time of the new one. If it is claimed, also for a prefetch, the new job is pending, in place of an earlier pending one. When the claim
+// ends, a job that waits again gets the payload and the headers of the pending one, and is ready no earlier than that. If
+// the job has ended, the pending one is stored.
+const (
+	ConflictKeep     OnConflict = ""         // it is not stored
+	ConflictReplace  OnConflict = "replace"  // it replaces the other one
+	ConflictDebounce OnConflict = "debounce" // the same; its time is Delay from now, but see NewJob.DebounceMax
+)
+
+// Outcome is what became of a new job whose key returned another job.
+type Outcome string
+
+// The outcomes. Without one, a duplicate was not stored.
+const (
+	OutcomeReplaced Outcome = "replaced" // it replaced the other job's content
+	OutcomePending  Outcome = "pending"  // it is pending until the other job's claim ends
+)
+
+// Expiry limits until when an attempt of a job can start. A waiting job whose time is over becomes dead with CauseExpired, or is
+// deleted. With the zero value there is no limit.
+type Expiry struct {
+	StartBefore time.Time     // not zero: no attempt starts at this time or later
+	StartWithin time.Duration // > 0: the time after that at which the job is ready first; never together with StartBefore
+	Remove      bool          // delete the expired job
+	RetainDead  time.Duration // how long the expired job is kept if no claim has stored a policy in it; 0: indefinitely
+}
+
+// Some reports whether there is a limit.
+func (e *Expiry) Some() bool { return e.StartWithin > 0 || !e.StartBefore.IsZero() }
 
 // Policy is the part of a queue's configuration that a claim needs. The claim writes into the row what
 // maintenance needs later (limit of attempts, deadline, back-off, retention). So any sidecar can reap the row
@@ -193,11 +239,12 @@ func (c CommitContent) Empty() CommitContent {
 type Write interface{ write() }
 
 // Enqueue stores jobs, in the order of the list. If a job's key belongs to an existing or remembered job, the
-// new job isn't stored, and Stored.Duplicate is set. If several jobs of one commit have the same key, the first
-// is stored.
+// new job isn't stored, and Stored.Duplicate is set (but see OnConflict). If several jobs of one commit have the same key, the first
+// is stored. If a batch that one of the jobs names can't get more members, no job is stored, and WriteResult.Err is a
+// *BatchError. Such an ack doesn't settle its job.
 type Enqueue struct{ Jobs []NewJob }
 
-// Ack settles jobs as done. It deletes each job, or keeps it for the policy's RetainDone. With Enqueue the ack
+// Ack settles jobs as done. It deletes each job, or keeps it for the policy's RetainDone or NewJob.Retain, whichever is longer. With Enqueue the ack
 // has exactly one lease. Those jobs are stored in the same transaction, unless the lease is lost.
 type Ack struct {
 	Leases  []Lease
@@ -297,7 +344,8 @@ func LeasesOf(w Write) []Lease {
 // MaxBytes limits the sum of the payloads. The claim returns at least one job if there is one, however large,
 // and no further job that would exceed the limit. With Strict the first job must fit too. If a stored job's
 // payload exceeds MaxPayload, the claim makes the job dead with CauseTooLarge and doesn't return it. A row of an adopted
-// table stays as it is: its own consumers can work it.
+// table stays as it is: its own consumers can work it. A claim doesn't return an expired job either: it makes the job dead with
+// CauseExpired, or deletes it. After some of them it ends with ClaimResult.More.
 type Claim struct {
 	Queues     []Policy // each queue once
 	Slots      []Slot
@@ -337,6 +385,12 @@ type Job struct {
 	Key         string
 	LastError   string
 
+	HasProgress bool      // an attempt before possibly left progress: see ProgressKeeper
+	Progress    *Progress // set by the caller of the claim; nil: none
+
+	// StartWithin is the time from the claim until the job must not start any more (see Expiry); 0: there is no limit.
+	StartWithin time.Duration
+
 	// Alone: this is the last attempt of a job that was lost with its worker, and its lease is a session lease. The
 	// caller gives it to a session without other jobs, and gives that session no other job while it has this one.
 	// Until then the job is like one that is prefetched: the delivery doesn't count before Deliver or a settle, the
@@ -354,6 +408,9 @@ type Results struct {
 
 	// Groups are those in which jobs can possibly become ready now. The caller calls Admitter.Admit with them soon.
 	Groups []Group
+
+	// Batches are those of which a member ended. The caller calls Batcher.ResolveBatches with them soon.
+	Batches []string
 }
 
 // Group names a group of jobs.
@@ -376,6 +433,7 @@ type WriteResult struct {
 	MadeReady []string     // queues in which this write made jobs ready, each once
 	Failed    FailedCounts // the claims that a Nack or a Release ended
 	Alone     []Lease      // of an Extend with Bind: those whose jobs must be alone (see Job.Alone)
+	Pending   []StoredPending
 
 	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
 	// transaction (see Mixed.InTx and CommitContent). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also
@@ -392,19 +450,29 @@ func (w *WriteResult) LostTokens() map[Token]bool {
 	return lost
 }
 
+// StoredPending is a pending job (see OnConflict) that became a job of its own when the claim ended for which it waited.
+type StoredPending struct {
+	NewJob // without its payload
+	ID     string
+}
+
 // Stored is the outcome for one new job.
 type Stored struct {
 	ID        string
 	Duplicate bool
 	State     State // with Duplicate: of the first job with the key
+	Outcome   Outcome
 }
 
 // ClaimResult is the answer to one claim.
 type ClaimResult struct {
 	Jobs []Job // at most one for each slot, in the order of the slots
-	More bool  // the claim stopped because of bytes, and more jobs can be ready
+	More bool  // the claim stopped because of bytes or of expired jobs, and more jobs can be ready
 
-	Failed FailedCounts // jobs that became dead with CauseTooLarge
+	// Unknown: besides Jobs, a part of the claim has an unknown outcome (ErrUnknownOutcome). Jobs of the other slots are possibly claimed.
+	Unknown bool
+
+	Failed FailedCounts // jobs that became dead with CauseTooLarge, and expired ones
 
 	Gates []GateResult // the queues with limits
 

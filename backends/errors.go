@@ -38,6 +38,7 @@ type UnavailableError struct {
 	Denied   bool   // the server answers, but refuses this login: a setting here or there is wrong
 	DiskFull bool   // the disk has no space for this change; a change that needs no space can still succeed
 	Queue    string // not empty: only this queue is unavailable, because of its table
+	Table    string // not empty: another session has locked this table of the sidecar itself, so that only what needs it is unavailable
 }
 
 // Unavailable returns err wrapped in an UnavailableError.

@@ -101,7 +101,7 @@ type ClaimedJob struct {
 }
 
 // Maintenance asks for one batch of each kind of maintenance. It promotes due jobs. It reaps timed leases that
-// ended and attempts that exceeded their deadline. It declares the suspects dead, and reaps the claims of dead
+// ended and attempts that exceeded their deadline. It ends waiting jobs whose Expiry is over. It declares the suspects dead, and reaps the claims of dead
 // sidecars and of unknown owners. It prunes finished jobs and keys that expired.
 type Maintenance struct {
 	Waiting    []string  // queues from which a worker of this sidecar waits for jobs
@@ -137,15 +137,19 @@ type MaintenanceResult struct {
 	Ready     []string      // of Waiting, the queues with a ready job (even if the queue is paused)
 	MadeReady []string      // queues in which this call made jobs ready, whether in Waiting or not
 	Promoted  int           // scheduled → ready
+	Expired   int           // waiting → dead or deleted (see Expiry)
 	Reaped    map[Cause]int // claimed → ready, scheduled or dead, by cause
 	Cancelled []Token       // claims of Maintenance.Sidecar that a Cancel ended, until they are Handled
-	Failed    FailedCounts  // the reaped jobs by queue too
+	Failed    FailedCounts  // the reaped and expired jobs by queue too
+	Pending   []StoredPending
 	Pruned    int
 	More      bool          // some kind except pruning reached Limit: call again at once
 	Next      time.Duration // until the next known promotion or end of a lease; < 0: none is known
 
 	ScheduleDue  bool          // a schedule is due: call Scheduler.FireSchedules
 	NextSchedule time.Duration // until the first schedule is due; 0: there is none, or it is due now
+
+	BatchesDue bool // there are batches that can possibly end, or be deleted: call Batcher.ResolveBatches with nil
 
 	// With Prune. Deletion isn't urgent: an expired job or key counts as gone for every sidecar already.
 	PruneMore    bool          // there is more to prune; call again soon
@@ -175,4 +179,5 @@ const (
 	CauseTooLarge     Cause = "too_large"
 	CauseTxLost       Cause = "transaction_lost" // of a job that is claimed in an open transaction
 	CauseCancelled    Cause = "cancelled"        // an operator ended the job; it can have been waiting
+	CauseExpired      Cause = "expired"          // the time until which the job had to start was over; it was waiting
 )

@@ -65,8 +65,12 @@ type View struct {
 	Key         string
 	Group       string
 	Headers     map[string]string
-	Result      []byte // nil: none
+	Result      []byte    // nil: none
+	StartBefore time.Time // see Expiry; zero: no limit
 	Failures    []Failure
+
+	HasProgress bool      // the job possibly has progress: see ProgressKeeper
+	Progress    *Progress // set by the caller of Peek; nil: none
 }
 
 // Bytes returns the size of the payload and the result.
@@ -92,6 +96,7 @@ type Command struct {
 	Priority *int16         // the new priority; nil: as before
 	Delay    *time.Duration // the job is ready this long after the commit; nil: see RunAt
 	RunAt    time.Time      // not zero: the job is ready at this time; never together with Delay
+	Within   time.Duration  // with Delay, > 0: the job is ready at most this long after it was enqueued
 
 	Limits LimitsChange // Limit
 
@@ -103,6 +108,9 @@ type Command struct {
 	Unchanged func(jobs []JobState)
 	// Ended is called with the claims that a Cancel ended, after the commit. nil: nothing.
 	Ended func(claims []Token)
+
+	// Pending is called with the pending jobs that became jobs of their own, because the command ended claims, after the commit. nil: nothing.
+	Pending func(all []StoredPending)
 
 	// Progress is called after each transaction of a command that takes several. nil: nothing.
 	Progress func()
@@ -143,11 +151,14 @@ func (c *Command) ChangesJobs() bool {
 	return c.Kind != Pause && c.Kind != Resume && c.Kind != Limit
 }
 
+// Frees reports whether the command can make jobs ready.
+func (c *Command) Frees() bool { return c.Kind == Retry || c.Kind == Reclaim || c.Kind == Change }
+
 // CommandKind is what a command does.
 type CommandKind int
 
 const (
-	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. Jobs of groups become blocked. If another job now has a
+	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. They have no Expiry any more. Jobs of groups become blocked. If another job now has a
 	// job's key, or two of the jobs have the same key, nothing is retried and the error is ErrKeyTaken.
 	//
 	// More than a thousand jobs are retried in several transactions. If a job's key is taken while they run,
@@ -177,5 +188,8 @@ const (
 	Cancel
 )
 
-// CancelledMessage is the message of a failure with CauseCancelled.
-const CancelledMessage = "cancelled by an operator"
+// CancelledMessage is the message of a failure with CauseCancelled, and ExpiredMessage of one with CauseExpired.
+const (
+	CancelledMessage = "cancelled by an operator"
+	ExpiredMessage   = "the job's time to start was over"
+)

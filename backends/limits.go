@@ -201,13 +201,15 @@ type GateResult struct {
 
 	Removed bool          // the queue has no limits any more
 	Closed  bool          // the limits left slots of the claim empty
+	Full    bool          // as many jobs are claimed now as the cap allows
 	After   time.Duration // if Closed: when the rate allows the next job; 0: when a claimed job of the queue ends
 }
 
 // Result returns what a claim found out that had slots for `wanted` jobs and got `got`. `allowed` is how many the gate let it ask for.
 func (g *Gate) Result(wanted, allowed, got int) GateResult {
 	r := GateResult{Queue: g.Queue, Removed: !g.Some(), Closed: got == allowed && allowed < wanted}
-	if r.Closed && (g.MaxClaimed == 0 || g.Claimed+int64(got) < g.MaxClaimed) {
+	r.Full = g.MaxClaimed > 0 && g.Claimed+int64(got) >= g.MaxClaimed
+	if r.Closed && !r.Full {
 		r.After = g.Wait(got)
 	}
 	return r

@@ -27,11 +27,12 @@ const (
 	DoingGiveBack = "give back" // a job whose claim has ended
 	DoingPromote  = "promote"
 	DoingPrune    = "prune"
-	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
+	DoingExpire   = "expire" // a job whose time to start is over
+	DoingReset    = "reset"  // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
 	DoingEnqueue  = "enqueue"
 	DoingShare    = "share commits with" // other queues: a statement takes too long
-	DoingMaintain = "maintain"           // a table of the sidecar itself; the obstacle has no queue
+	DoingUse      = "use"                // a table of the sidecar itself; the obstacle has no queue
 )
 
 // Obstructed is a Backend that remembers what its database refuses.
@@ -66,7 +67,16 @@ type ObstacleSet struct {
 	all  map[obstacleKey]*obstacle
 }
 
-type obstacleKey struct{ queue, job, doing string }
+// obstacleKey identifies an obstacle. table is empty unless it is one of the sidecar itself.
+type obstacleKey struct{ queue, job, doing, table string }
+
+func keyOf(o *Obstacle) obstacleKey {
+	k := obstacleKey{queue: o.Queue, job: o.Job, doing: o.Doing}
+	if o.Queue == "" {
+		k.table = o.Table
+	}
+	return k
+}
 
 type obstacle struct {
 	Obstacle
@@ -81,7 +91,7 @@ func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	k := obstacleKey{o.Queue, o.Job, o.Doing}
+	k := keyOf(&o)
 	e := s.all[k]
 	if e == nil && o.Job != "" && s.full(o.Queue) {
 		o.Job, k.job = "", ""
@@ -112,7 +122,7 @@ func (s *ObstacleSet) Note(o Obstacle) time.Time {
 // NoteJob is Note for a job, unless its queue has too many obstacles. It reports whether it noted the job.
 func (s *ObstacleSet) NoteJob(o Obstacle) bool {
 	s.mu.Lock()
-	room := s.all[obstacleKey{o.Queue, o.Job, o.Doing}] != nil || !s.full(o.Queue)
+	room := s.all[keyOf(&o)] != nil || !s.full(o.Queue)
 	s.mu.Unlock()
 	if room {
 		s.Note(o)
@@ -136,7 +146,7 @@ func (s *ObstacleSet) full(queue string) bool {
 func (s *ObstacleSet) log(e *obstacle) {
 	n, whole := 0, false
 	for _, other := range s.all {
-		if !other.logged || other.Queue != e.Queue {
+		if !other.logged || other.Queue != e.Queue || e.Queue == "" && other.Table != e.Table {
 			continue
 		}
 		whole = whole || other.Job == ""
@@ -168,7 +178,7 @@ func (o *obstacle) names() []any {
 // Clear records that something succeeded, or is no longer to be done.
 func (s *ObstacleSet) Clear(queue, job, doing string) {
 	if s.some.Load() {
-		k := obstacleKey{queue, job, doing}
+		k := obstacleKey{queue: queue, job: job, doing: doing}
 		s.remove(func(key obstacleKey, _ *obstacle) bool { return key == k })
 	}
 }
@@ -216,7 +226,7 @@ func (s *ObstacleSet) Waits(queue, job, doing string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.all[obstacleKey{queue, job, doing}]
+	e := s.all[obstacleKey{queue: queue, job: job, doing: doing}]
 	return e != nil && s.now().Before(e.NextTry)
 }
 
@@ -227,7 +237,7 @@ func (s *ObstacleSet) Has(queue, job, doing string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.all[obstacleKey{queue, job, doing}] != nil
+	return s.all[obstacleKey{queue: queue, job: job, doing: doing}] != nil
 }
 
 // Due reports whether something is an obstacle that was due at a time.
@@ -237,7 +247,7 @@ func (s *ObstacleSet) Due(queue, job, doing string, at time.Time) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.all[obstacleKey{queue, job, doing}]
+	e := s.all[obstacleKey{queue: queue, job: job, doing: doing}]
 	return e != nil && !e.NextTry.After(at)
 }
 
@@ -301,7 +311,7 @@ func (s *ObstacleSet) Find(queue, job, doing string) *Obstacle {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.all[obstacleKey{queue, job, doing}]; e != nil {
+	if e := s.all[obstacleKey{queue: queue, job: job, doing: doing}]; e != nil {
 		o := e.Obstacle
 		return &o
 	}

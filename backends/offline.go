@@ -17,6 +17,7 @@ var (
 	_ Locator   = (*Offline)(nil)
 	_ Historian = (*Offline)(nil)
 	_ Scheduler = (*Offline)(nil)
+	_ Batcher   = (*Offline)(nil)
 )
 
 func (o *Offline) err() error {
@@ -85,7 +86,44 @@ func (o *Offline) ChangeSchedule(context.Context, ScheduleCommand) (string, erro
 	return "", o.err()
 }
 
+// SaveProgress implements ProgressKeeper.
+func (o *Offline) SaveProgress(context.Context, []LeaseProgress) ([]ProgressOutcome, error) {
+	return nil, o.err()
+}
+
+// ProgressOf implements ProgressKeeper.
+func (o *Offline) ProgressOf(context.Context, []string) (map[string]Progress, error) {
+	return nil, o.err()
+}
+
+// ForgetProgress implements ProgressKeeper.
+func (o *Offline) ForgetProgress(context.Context, []string) error { return o.err() }
+
+// ProgressJobs implements ProgressKeeper.
+func (o *Offline) ProgressJobs(context.Context, string, int) ([]string, error) { return nil, o.err() }
+
 // FireSchedules implements Scheduler.
-func (o *Offline) FireSchedules(context.Context) (FiredSchedules, error) {
+func (o *Offline) FireSchedules(context.Context, QueueExpiry) (FiredSchedules, error) {
 	return FiredSchedules{}, o.err()
+}
+
+// OpenBatch implements Batcher.
+func (o *Offline) OpenBatch(context.Context, NewBatch) (string, bool, error) {
+	return "", false, o.err()
+}
+
+// CloseBatch implements Batcher.
+func (o *Offline) CloseBatch(context.Context, string, string) error { return o.err() }
+
+// CancelBatch implements Batcher.
+func (o *Offline) CancelBatch(context.Context, BatchCancel) (CancelledBatch, error) {
+	return CancelledBatch{}, o.err()
+}
+
+// Batches implements Batcher.
+func (o *Offline) Batches(context.Context, BatchList) ([]Batch, error) { return nil, o.err() }
+
+// ResolveBatches implements Batcher.
+func (o *Offline) ResolveBatches(context.Context, []string) (ResolvedBatches, error) {
+	return ResolvedBatches{}, o.err()
 }

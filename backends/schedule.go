@@ -27,8 +27,20 @@ type Scheduler interface {
 	ChangeSchedule(ctx context.Context, c ScheduleCommand) (job string, err error)
 
 	// FireSchedules stores the jobs of occurrences that are due, of at most ScheduleBatch schedules. Any number of sidecars
-	// can call it at the same time. An occurrence that the database refuses doesn't stop the others.
-	FireSchedules(ctx context.Context) (FiredSchedules, error)
+	// can call it at the same time. An occurrence that the database refuses doesn't stop the others. expiry is that of the
+	// jobs of each queue.
+	FireSchedules(ctx context.Context, expiry QueueExpiry) (FiredSchedules, error)
+}
+
+// QueueExpiry returns the Expiry of the jobs of a queue that have none of their own. nil: they have none.
+type QueueExpiry func(queue string) Expiry
+
+// Of calls the function, if there is one.
+func (q QueueExpiry) Of(queue string) (e Expiry) {
+	if q != nil {
+		e = q(queue)
+	}
+	return e
 }
 
 // ScheduleList selects schedules.
@@ -151,6 +163,8 @@ type ScheduleCommand struct {
 	OfSource bool
 	Source   string
 	Version  int64
+
+	Expiry QueueExpiry // ScheduleRun
 }
 
 // ScheduleCommandKind is what a command on a schedule does.

@@ -50,7 +50,7 @@ func TestEngines(t *testing.T) {
 			t.Parallel() // most of the time is waiting
 			var out bytes.Buffer
 			file := filepath.Join(t.TempDir(), "RESULTS.md")
-			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -cell 10ms -engine " + e.Name)
+			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -blocked 200 -span 1s -cell 10ms -engine " + e.Name)
 			err := run(t.Context(), append(args, "-bin", bin), &out)
 			t.Log(out.String())
 			if err != nil {
@@ -173,7 +173,7 @@ func checkReport(t *testing.T, e measure.Engine, said string) {
 			t.Errorf("%s: no rate", name)
 		}
 	}
-	ratios := len(e.Aims) + 2*len(e.Holds) + 4 // 2 of the backlog, retention, memory
+	ratios := len(e.Aims) + 2*len(e.Holds) + 8 // 2 of the backlog, retention, memory, 2 of groups, 2 of gates
 	if e.Name != "sqlite" {
 		ratios++ // connections
 	}
@@ -207,7 +207,7 @@ func checkReport(t *testing.T, e measure.Engine, said string) {
 		}
 	}
 	for _, words := range []string{`the same host, notify: on +\d`, `another host, notify: off +\d`,
-		`(?m)^idle, 4 workers on 20 queues$`, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {
+		`(?m)^idle, 4 workers on 20 queues$`, `(?m)^ *4 waits on 20 queues: CPU of the sidecar `, `(?m)^ *4 workers report progress 20 times a second: CPU of the sidecar `, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {
 		if !regexp.MustCompile(words).MatchString(said) {
 			t.Errorf("no line of the report matches %s", words)
 		}

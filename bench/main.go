@@ -36,7 +36,7 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"rivals", comparePeers}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"workers", workers}}
+var parts = []part{{"rivals", comparePeers}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"steer", steer}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"workers", workers}, {"groups", groups}, {"gates", gates}}
 
 func partNames(parts []part) string {
 	var names []string
@@ -85,6 +85,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.Rows, "rows", 0, "ready, scheduled and dead rows of the large table, each; 0: a number for each engine")
 	flags.IntVar(&o.Held, "held", 0, "jobs that are worked while a snapshot is held; 0: a number for each engine")
 	flags.IntVar(&o.Finish, "finished", 1_000_000, "done rows that are pruned, and as many dead ones")
+	flags.IntVar(&o.Blocked, "blocked", 1_000_000, "blocked jobs of one group, and jobs of the large tenant")
+	flags.DurationVar(&o.Span, "span", time.Minute, "groups, gates: how long the small tenants enqueue, and the rate is used")
 	flags.IntVar(&o.Wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.Fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
 	flags.StringVar(&o.Only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
@@ -97,7 +99,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("what is %q? Everything is a flag", flags.Arg(0))
-	case o.Workers < 1 || o.Jobs < 1 || o.Batch < 1 || o.Batch > 1000 || o.Rounds < 1 || o.Wakes < 1 || o.Finish < 1 || o.Rows < 0 || o.Held < 0:
+	case o.Workers < 1 || o.Jobs < 1 || o.Batch < 1 || o.Batch > 1000 || o.Rounds < 1 || o.Wakes < 1 || o.Finish < 1 || o.Blocked < 1 || o.Span <= 0 || o.Rows < 0 || o.Held < 0:
 		return errors.New("every size is at least 1 (-rows and -held: 0), and -batch at most 1000")
 	case *socket != "":
 		return alone(out, *socket, o)

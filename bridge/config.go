@@ -75,9 +75,11 @@ func (q *Queue) planned(db *plan.Database) *plan.Queue {
 			RetainDead:  q.RetainDead,
 			LIFO:        q.LIFO,
 		},
-		Jitter:   q.Jitter,
-		KeyTTL:   q.KeyTTL,
-		MaxReady: int64(q.MaxReady),
+		Jitter:      q.Jitter,
+		KeyTTL:      q.KeyTTL,
+		RetainBatch: q.RetainBatch,
+		Expiry:      backends.Expiry{StartWithin: q.StartWithin, Remove: q.RemoveExpired, RetainDead: q.RetainDead},
+		MaxReady:    int64(q.MaxReady),
 	}
 }
 

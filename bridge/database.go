@@ -29,6 +29,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Version:        func() string { return strings.TrimPrefix(b.config.Load().Server, "qsidecar/") },
 		Policy:         func(queue string) (backends.Policy, bool) { return b.config.Load().PolicyIn(db.Pipeline, queue) },
 		Jitter:         func(queue string) float64 { return b.config.Load().Jitter(queue) * (2*rand.Float64() - 1) },
+		Expiry:         func(queue string) backends.Expiry { return b.config.Load().Expiry(queue) },
 		MaxPayload:     func() int64 { return int64(b.config.Load().Limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.config.Load().Limits.ClaimBytes) },
 		Trace:          protocol.TraceContext,

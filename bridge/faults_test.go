@@ -21,6 +21,7 @@ type faulty struct {
 	*memory.Backend
 	heartbeat atomic.Pointer[error] // error that Heartbeat returns instead of sending one
 	commit    atomic.Pointer[error] // error that Commit returns instead of committing
+	peek      atomic.Pointer[error] // error that Peek returns
 	after     atomic.Pointer[func(backends.CommitContent, backends.Results) error]
 	block     atomic.Pointer[chan struct{}] // Commit waits for it first
 	blocked   atomic.Int32                  // commits that wait
@@ -59,6 +60,13 @@ func (f *faulty) Commit(ctx context.Context, b backends.CommitContent) (backends
 		err = (*after)(b, res)
 	}
 	return res, err
+}
+
+func (f *faulty) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	if err := f.peek.Load(); err != nil {
+		return nil, *err
+	}
+	return f.Backend.Peek(ctx, p)
 }
 
 var errDown = backends.Unavailable(errors.New("the server is away"))

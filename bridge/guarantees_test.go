@@ -140,9 +140,11 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "cancel": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
 			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "limit": `,"queue":"closed","max_claimed":1`, "watch": `,"queue":"closed"`,
+			"progress":  fmt.Sprintf(`,"lease":%q,"done":1`, j.Lease),
 			"wait":      fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
 			"schedules": `,"queue":"closed"`, "schedule": `,"queue":"closed","schedule":{"name":"s","every_ms":1000}`,
-			"change_schedule": `,"queue":"closed","schedule":{"name":"s"},"do":"run"`, "ping": "", "reload": "", "status": "",
+			"change_schedule": `,"queue":"closed","schedule":{"name":"s"},"do":"run"`, "open_batch": `,"queue":"closed","on":"finish"`, "close_batch": `,"queue":"closed","batch":"1"`,
+			"cancel_batch": `,"queue":"closed","batch":"1"`, "batches": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
 			"config": "", "fleet": "", "check": "",
 		}
 		for op, more := range requests {

@@ -1,6 +1,9 @@
 package bridge
 
 import (
+	order "cmp"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,6 +98,84 @@ func TestEachChangeIsOneEvent(t *testing.T) {
 		if n := events.Missed(); n > 0 {
 			t.Errorf("%d events were missed", n)
 		}
+	})
+}
+
+// TestPendingJobIsAnEventOfItsOwn shows the events of pending jobs: none while they wait, and one when they become jobs of their own.
+func TestPendingJobIsAnEventOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		events := s.Events().Subscribe(64, func(e *jobevents.Event) bool { return e.Kind == jobevents.Enqueued })
+		defer events.Close()
+		c := s.dial(t)
+		c.call(`{"op":"hello","worker":"w1"}`)
+		batch := c.call(`{"op":"open_batch","queue":"reports","on":"finish"}`).Batch.ID
+		for name, end := range map[string]func(j job){
+			"ack":          func(j job) { c.call(`{"op":"ack","lease":%q}`, j.Lease) },
+			"cancel":       func(j job) { c.call(`{"op":"cancel","queue":"q","ids":[%q]}`, j.ID) },
+			"cancel_batch": func(job) { c.call(`{"op":"cancel_batch","queue":"reports","batch":%q}`, batch) },
+			"maintenance": func(j job) {
+				c.call(`{"op":"extend","lease":%q,"lease_ms":1000}`, j.Lease)
+				time.Sleep(time.Minute)
+			},
+		} {
+			first := c.call(`{"op":"enqueue","queue":"q","key":%q,"max_attempts":1%s}`, name, map[string]string{"cancel_batch": `,"batch":"` + batch + `"`}[name]).Job.ID
+			j := c.claim1("q")
+			c.call(`{"op":"enqueue","queue":"q","key":%q,"on_conflict":"replace","max_attempts":2,"headers":{"traceparent":%q}}`, name, traceparent)
+			before := receivedEvents(t, events)
+			end(j)
+			own := c.claim1("q")
+			sameEvents(t, append(before, receivedEvents(t, events)...),
+				jobevents.Event{Kind: jobevents.Enqueued, Queue: "q", Job: first, MaxAttempts: 1, Worker: "w1"},
+				jobevents.Event{Kind: jobevents.Enqueued, Queue: "q", Job: own.ID, MaxAttempts: 2, TraceParent: traceparent})
+			c.call(`{"op":"ack","lease":%q}`, own.Lease)
+		}
+	})
+}
+
+// TestCancelledBatchIsEventsOfItsJobs cancels jobs, then a batch of the same jobs. The events are the same.
+func TestCancelledBatchIsEventsOfItsJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		events := s.Events().Subscribe(64, func(e *jobevents.Event) bool {
+			return e.Kind != jobevents.Enqueued && e.Kind != jobevents.Claimed && e.Kind != jobevents.Acked
+		})
+		defer events.Close()
+		c := s.dial(t)
+		c.call(`{"op":"hello","worker":"w1"}`)
+		cancelled := func(cancel func(batch string, ids []string)) []jobevents.Event {
+			t.Helper()
+			batch := c.call(`{"op":"open_batch","queue":"reports","on":"finish"}`).Batch.ID
+			var ids []string
+			for _, queue := range []string{"q", "q", "q", "other"} {
+				ids = append(ids, c.call(`{"op":"enqueue","queue":%q,"batch":%q}`, queue, batch).Job.ID)
+			}
+			c.call(`{"op":"ack","lease":%q}`, c.claim1("q").Lease)
+			c.claim1("q")
+			cancel(batch, ids)
+			all := receivedEvents(t, events)
+			for i := range all {
+				if all[i].Job = fmt.Sprint(slices.Index(ids, all[i].Job)); all[i].Time.IsZero() {
+					t.Errorf("an event without a time: %+v", all[i])
+				}
+			}
+			slices.SortFunc(all, func(a, b jobevents.Event) int {
+				return order.Or(order.Compare(a.Kind, b.Kind), order.Compare(a.Job, b.Job))
+			})
+			return all
+		}
+		want := cancelled(func(_ string, ids []string) {
+			c.call(`{"op":"cancel","queue":"q","ids":[%q,%q]}`, ids[1], ids[2])
+			c.call(`{"op":"cancel","queue":"other","ids":[%q]}`, ids[3])
+		})
+		if len(want) != 4 { // three are dead, of which a worker lost one
+			t.Errorf("the events of cancelled jobs are %+v", want)
+		}
+		sameEvents(t, cancelled(func(batch string, _ []string) {
+			if n := c.call(`{"op":"cancel_batch","queue":"reports","batch":%q}`, batch).Count; n != 3 {
+				t.Errorf("%d jobs were cancelled, want 3", n)
+			}
+		}), want...)
 	})
 }
 

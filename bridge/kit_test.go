@@ -232,6 +232,10 @@ type reply struct {
 	Join       bool
 	After      string
 	AfterQueue string `json:"after_queue"`
+
+	Batch struct {
+		ID string `json:"id"`
+	} `json:"batch"`
 }
 
 type enqueued struct {
@@ -251,6 +255,7 @@ type job struct {
 	}
 	LastError string `json:"last_error"`
 	Headers   map[string]string
+	Progress  *struct{ Done, Total int64 }
 }
 
 func (c *client) send(format string, args ...any) {

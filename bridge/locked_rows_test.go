@@ -50,12 +50,15 @@ func (r *rowLocked) lock(t *testing.T, lease string) (unlock func()) {
 	}
 }
 
-// lockOf returns the lock of the row that a write acks, or nil if there is none.
+// lockOf returns the lock of the row that a write acks or extends, or nil if there is none.
 func (r *rowLocked) lockOf(w backends.Write) chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if ack, ok := w.(backends.Ack); ok {
-		return r.rows[ack.Leases[0].Token.Number]
+	switch w := w.(type) {
+	case backends.Ack:
+		return r.rows[w.Leases[0].Token.Number]
+	case backends.Extend:
+		return r.rows[w.Leases[0].Token.Number]
 	}
 	return nil
 }
@@ -125,29 +128,39 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 	}
 }
 
-// TestDeadWorkersJobsWaitForNoLockedRow shows that the jobs of a worker that died come back at once, although the settle of one
-// of them waits for a locked row.
+// TestDeadWorkersJobsWaitForNoLockedRow shows that the jobs of a worker that died come back at once, although a write about one
+// of them waits for a locked row. If that job comes back later, its message has as many jobs.
 func TestDeadWorkersJobsWaitForNoLockedRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := newRowLocked()
-		s := start(t, options(db))
-		c, other := s.dial(t), s.dial(t)
-		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-		first, second := c.claim1("q"), c.claim1("q")
-		unlock := db.lock(t, first.Lease)
-		c.send(`{"op":"ack","lease":"%s","id":1}`, first.Lease)
-		<-db.waits
-		c.close()
-		r := other.call(`{"op":"claim","queue":"q","wait_ms":3000}`)
-		if len(r.Jobs) != 1 || r.Jobs[0].ID != second.ID || r.Jobs[0].Attempt != 2 || !strings.HasPrefix(r.Jobs[0].LastError, "the client hung up while it had 2 jobs") {
-			t.Errorf("beside the locked row: %+v", r)
-		}
-		unlock()
-		time.Sleep(time.Minute)
-		if r := other.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 0 {
-			t.Errorf("the job that the dead worker acked came back: %+v", r)
-		}
-	})
+	const message = "the client hung up while it had 2 jobs"
+	for _, write := range []string{`"op":"ack"`, `"op":"extend"`} {
+		t.Run(write, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := newRowLocked()
+				s := start(t, options(db))
+				c, other := s.dial(t), s.dial(t)
+				c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
+				first, second := c.claim1("q"), c.claim1("q")
+				unlock := db.lock(t, first.Lease)
+				c.send(`{%s,"lease":"%s","id":1}`, write, first.Lease)
+				<-db.waits
+				c.close()
+				r := other.call(`{"op":"claim","queue":"q","wait_ms":3000}`)
+				if len(r.Jobs) != 1 || r.Jobs[0].ID != second.ID || r.Jobs[0].Attempt != 2 || !strings.HasPrefix(r.Jobs[0].LastError, message) {
+					t.Errorf("beside the locked row: %+v", r)
+				}
+				unlock()
+				time.Sleep(time.Minute)
+				r = other.call(`{"op":"claim","queue":"q"}`)
+				if strings.Contains(write, "ack") {
+					if len(r.Jobs) != 0 {
+						t.Errorf("the job that the dead worker acked came back: %+v", r)
+					}
+				} else if len(r.Jobs) != 1 || !strings.HasPrefix(r.Jobs[0].LastError, message) {
+					t.Errorf("the other job: %+v", r)
+				}
+			})
+		})
+	}
 }
 
 // TestClaimBesideALockedSettle shows that the jobs of a claim that a settle carries aren't old when they are handed out: the settle

@@ -43,8 +43,8 @@ func figures(t testing.TB, b *Bridge) map[string]float64 {
 func (s *sidecar) counted(t *testing.T, queue string, want map[string]float64) {
 	t.Helper()
 	all := figures(t, s.Bridge)
-	for _, name := range []string{"jobs_enqueued_total", "jobs_duplicate_total", "jobs_claimed_total", "jobs_acked_total", "jobs_nacked_total", "jobs_dead_total",
-		"jobs_returned_total", "jobs_lost_total/disconnected", "jobs_lost_total/timed_out", "jobs_lost_total/lease_ended", "jobs_lost_total/too_large"} {
+	for _, name := range []string{"jobs_enqueued_total", "jobs_duplicate_total", "jobs_replaced_total", "jobs_pending_total", "jobs_claimed_total", "jobs_acked_total", "jobs_nacked_total",
+		"jobs_dead_total", "jobs_returned_total", "jobs_lost_total/disconnected", "jobs_lost_total/timed_out", "jobs_lost_total/lease_ended", "jobs_lost_total/too_large"} {
 		name, cause, _ := strings.Cut(name, "/")
 		key := name + "{database=main,queue=" + queue + "}"
 		short := strings.TrimSuffix(strings.TrimPrefix(name, "jobs_"), "_total")
@@ -55,6 +55,25 @@ func (s *sidecar) counted(t *testing.T, queue string, want map[string]float64) {
 			t.Errorf("%s is %v (%v), want %v", key, got, ok, want[short])
 		}
 	}
+}
+
+// TestCountsOfSecondEnqueues shows that an enqueue whose content isn't lost doesn't count as a duplicate.
+func TestCountsOfSecondEnqueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(memory.New()))
+		c := s.dial(t)
+		again := func() { c.call(`{"op":"enqueue","queue":"q","key":"k","on_conflict":"replace"}`) }
+		again()
+		again()
+		c.call(`{"op":"enqueue","queue":"q","key":"k"}`)
+		s.counted(t, "q", map[string]float64{"enqueued": 1, "replaced": 1, "duplicate": 1})
+		held := c.claim1("q")
+		again()
+		again()
+		s.counted(t, "q", map[string]float64{"enqueued": 1, "replaced": 1, "duplicate": 1, "pending": 2, "claimed": 1})
+		c.call(`{"op":"ack","lease":%q}`, held.Lease)
+		s.counted(t, "q", map[string]float64{"enqueued": 2, "replaced": 1, "duplicate": 1, "pending": 2, "claimed": 1, "acked": 1})
+	})
 }
 
 // TestCounts shows that each event of a job is counted once, after the database has it.

@@ -28,6 +28,7 @@ const (
 	DefaultJitter         = plan.DefaultJitter
 	MaxJitter             = 0.5
 	DefaultRetainDead     = 30 * 24 * time.Hour
+	DefaultRetainBatch    = 30 * 24 * time.Hour
 	DefaultKeyTTL         = 10 * time.Minute
 	DefaultSocketMode     = fs.FileMode(0o660)
 	DefaultQueueLabels    = 100
@@ -93,17 +94,20 @@ type Database struct {
 
 // Queue is the configuration of a queue.
 type Queue struct {
-	Database    string        // a key of Options.Databases; can be empty if there is only one
-	MaxAttempts int           // defaults to 20
-	Timeout     time.Duration // of one run; 0: no timeout
-	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
-	BackoffMax  time.Duration // defaults to 1 h
-	Jitter      float64       // by which part of itself a back-off can become longer or shorter. Defaults to 0.1; negative: none
-	RetainDone  time.Duration // of done jobs; 0: deleted immediately
-	RetainDead  time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
-	KeyTTL      time.Duration // minimum time that a key is remembered. Defaults to 10 min
-	LIFO        bool          // newest first inside a priority
-	MaxReady    int           // number of ready jobs from which an enqueue is refused as busy; 0: no limit. See depth.ReadyAge
+	Database      string        // a key of Options.Databases; can be empty if there is only one
+	MaxAttempts   int           // defaults to 20
+	Timeout       time.Duration // of one run; 0: no timeout
+	Backoff       time.Duration // before the first retry, doubling. Defaults to 1 s
+	BackoffMax    time.Duration // defaults to 1 h
+	Jitter        float64       // by which part of itself a back-off can become longer or shorter. Defaults to 0.1; negative: none
+	RetainDone    time.Duration // of done jobs; 0: deleted immediately
+	RetainDead    time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
+	RetainBatch   time.Duration // of batches that don't end, with callbacks in the queue. Defaults to 30 days
+	KeyTTL        time.Duration // minimum time that a key is remembered. Defaults to 10 min
+	LIFO          bool          // newest first inside a priority
+	StartWithin   time.Duration // in which a job has to start that names no other limit; 0: no limit
+	RemoveExpired bool          // delete jobs that did not start in time, instead of making them dead
+	MaxReady      int           // number of ready jobs from which an enqueue is refused as busy; 0: no limit. See depth.ReadyAge
 }
 
 // Rule allows some users of a socket some ops on some queues.
@@ -163,6 +167,7 @@ func (q Queue) withDefaults(dbs map[string]Database) Queue {
 	q.BackoffMax = cmp.Or(q.BackoffMax, max(DefaultBackoffMax, q.Backoff))
 	q.Jitter = max(cmp.Or(q.Jitter, DefaultJitter), 0)
 	q.RetainDead = max(cmp.Or(q.RetainDead, DefaultRetainDead), 0)
+	q.RetainBatch = cmp.Or(q.RetainBatch, DefaultRetainBatch)
 	q.KeyTTL = cmp.Or(q.KeyTTL, DefaultKeyTTL)
 	return q
 }
@@ -226,6 +231,12 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	}
 	if q.RetainDone < 0 {
 		bad("retention.done", "%v is negative", q.RetainDone)
+	}
+	if q.RetainBatch < 0 {
+		bad("retention.batch", "%v is negative", q.RetainBatch)
+	}
+	if q.StartWithin < 0 {
+		bad("start_within", "%v is negative", q.StartWithin)
 	}
 	if q.KeyTTL < 0 {
 		bad("key_ttl", "%v is negative", q.KeyTTL)

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -39,7 +41,7 @@ func (c *client) waited() (w waited) {
 }
 
 // keeping returns options of a sidecar that keeps the done jobs of the queue kept.
-func keeping(b *memory.Backend) Options {
+func keeping(b backends.Backend) Options {
 	o := options(b)
 	o.Queues["kept"] = Queue{RetainDone: time.Hour}
 	return o
@@ -118,6 +120,52 @@ func TestWaitsThatEndWithoutAll(t *testing.T) {
 		s.stop()
 		if got := c.waited(); got.Error.Code != string(protocol.CodeDraining) {
 			t.Errorf("in a drain: %v", got)
+		}
+	})
+}
+
+// TestWaitOutlivesAFailover shows that a wait finds a job that ended through another sidecar while the database was away from its own.
+func TestWaitOutlivesAFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memory.New()
+		db := &faulty{Backend: b}
+		c, w := start(t, keeping(db)).dial(t), start(t, keeping(b)).dial(t)
+		c.call(`{"op":"enqueue","queue":"kept"}`)
+		lease := w.claim1("kept").Lease
+		c.send(`{"id":1,"op":"wait","queue":"kept","ids":["1"],"wait_ms":60000}`)
+		time.Sleep(5 * time.Second) // of the virtual clock
+		for _, fault := range []*atomic.Pointer[error]{&db.heartbeat, &db.commit, &db.peek} {
+			fault.Store(&errDown)
+		}
+		w.call(`{"op":"ack","lease":%q,"result":"r"}`, lease)
+		time.Sleep(20 * time.Second)
+		for _, fault := range []*atomic.Pointer[error]{&db.heartbeat, &db.commit, &db.peek} {
+			fault.Store(nil)
+		}
+		began := time.Now()
+		if got := c.waited(); fmt.Sprint(got.Ended) != "[{1 done r }]" || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %v", got, time.Since(began))
+		}
+	})
+}
+
+// TestWaitOutlivesALostReply shows that a wait gets the result of an ack whose commit has an unknown outcome.
+func TestWaitOutlivesALostReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, keeping(db))
+		c, w := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q","retain_ms":60000}`)
+		lease := w.claim1("q").Lease
+		c.send(`{"id":1,"op":"wait","queue":"q","ids":["1"],"wait_ms":60000}`)
+		time.Sleep(5 * time.Second) // of the virtual clock
+		lose := func(backends.CommitContent, backends.Results) error { return backends.ErrUnknownOutcome }
+		db.after.Store(&lose)
+		w.refused("unknown_outcome", `{"op":"ack","lease":%q,"result":"r"}`, lease)
+		db.after.Store(nil)
+		began := time.Now()
+		if got := c.waited(); fmt.Sprint(got.Ended) != "[{1 done r }]" || time.Since(began) > 2*time.Second {
+			t.Errorf("%v after %v", got, time.Since(began))
 		}
 	})
 }

@@ -2,11 +2,11 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 )
 
-// Codec is one of the two encodings of the same maps. A connection's first byte
-// chooses it.
+// Codec is an encoding of the same maps. A connection's first byte chooses it.
 type Codec uint8
 
 // The codecs. The zero value means that nothing was read from the connection yet. Messages appended
@@ -14,6 +14,7 @@ type Codec uint8
 const (
 	Msgpack Codec = iota + 1 // 4-byte big-endian length, then one msgpack map
 	JSON                     // one JSON object and \n
+	HTTP                     // for the error to a client that sends an HTTP request: a response with the JSON as its body
 )
 
 // String returns the codec's name as the documentation writes it.
@@ -23,6 +24,8 @@ func (c Codec) String() string {
 		return "msgpack"
 	case JSON:
 		return "json"
+	case HTTP:
+		return "http"
 	default:
 		return "no codec yet"
 	}
@@ -80,6 +83,11 @@ func (c Codec) AppendRequest(dst []byte, r *Request) []byte {
 // and NUL in texts by U+FFFD, so that every client can read them. It does not check the size: see
 // Limits.MaxReply.
 func (c Codec) AppendReply(dst []byte, r *Reply) []byte {
+	if c == HTTP {
+		body := JSON.AppendReply(nil, r)
+		dst = fmt.Appendf(dst, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", len(body))
+		return append(dst, body...)
+	}
 	e := getEncoder(c, dst)
 	defer e.release()
 	e.open()

@@ -73,6 +73,9 @@ func isTexts[M any](s string, lo, hi, limit int, at func(*M) *[]string) field[M]
 		has:  func(m *M) bool { return *at(m) != nil },
 		read: func(d *decoder, m *M) *Error {
 			to := at(m)
+			if err := d.expect(s, kindList, "a list of texts"); err != nil {
+				return err
+			}
 			return d.list(s, lo, hi,
 				func(n int) { *to = make([]string, 0, n) },
 				func(int) *Error {
@@ -101,6 +104,9 @@ func isList[M, E any](s string, lo, hi int, ms *message[E], at func(*M) *[]E, ch
 		has:  func(m *M) bool { return *at(m) != nil },
 		read: func(d *decoder, m *M) *Error {
 			to := at(m)
+			if err := d.expect(s, kindList, "a list of maps"); err != nil {
+				return err
+			}
 			return d.list(s, lo, hi,
 				func(n int) { *to = make([]E, 0, min(n, MaxList)) },
 				func(int) *Error {

@@ -128,6 +128,9 @@ func (ms *message[M]) readField(d *decoder, m *M, seen, present *presence) *Erro
 	return err
 }
 
+// noField begins the error for an unknown field.
+const noField = "there is no field"
+
 // maxShownName is how many bytes of an unknown name an error quotes.
 const maxShownName = 64
 
@@ -149,9 +152,9 @@ func (d *decoder) unknown(view []byte, known map[string]entry) *Error {
 			Message: shown + " is reserved for a later version; leave it out"}
 	}
 	if near := didYouMean(shown, known); near != "" {
-		return BadField(shown, "there is no field %q here%s", shown, near)
+		return BadField(shown, "%s %q here%s", noField, shown, near)
 	}
-	return BadField(shown, "there is no field %q here; names are lower case and exact", shown)
+	return BadField(shown, "%s %q here; names are lower case and exact", noField, shown)
 }
 
 // write writes the fields of m that are present and in mask, as one map.
@@ -174,7 +177,10 @@ func (ms *message[M]) write(e *encoder, m *M, mask presence) {
 }
 
 // expectKind checks that the next value is of kind k.
-func (d *decoder) expectKind(field string, k kind) *Error {
+func (d *decoder) expectKind(field string, k kind) *Error { return d.expect(field, k, k.String()) }
+
+// expect is expectKind with a description of the value for the error.
+func (d *decoder) expect(field string, k kind, description string) *Error {
 	got := d.src.kind()
 	if got == k {
 		return nil
@@ -182,7 +188,18 @@ func (d *decoder) expectKind(field string, k kind) *Error {
 	if err := d.src.fault(); err != nil {
 		return err
 	}
-	return BadField(field, "%s must be %v, not %v", field, k, got)
+	return BadField(field, "%s must be %s, not %v", field, description, got)
+}
+
+// numberOf describes the number that a field has.
+func numberOf(field string) string {
+	switch {
+	case strings.HasSuffix(field, "_ms"):
+		return "a number of milliseconds"
+	case field == "run_at" || field == "start_before":
+		return "a number (milliseconds since 1970, UTC)"
+	}
+	return kindNumber.String()
 }
 
 // text reads a text of at most limit bytes. A negative limit means no limit.
@@ -211,7 +228,7 @@ func (d *decoder) checkText(field string, view []byte) *Error {
 }
 
 func (d *decoder) integer(field string, lo, hi int64) (int64, *Error) {
-	if err := d.expectKind(field, kindNumber); err != nil {
+	if err := d.expect(field, kindNumber, numberOf(field)); err != nil {
 		return 0, err
 	}
 	n, fault := d.src.integer()
@@ -332,7 +349,7 @@ func (d *decoder) headers(field string) (map[string]string, *Error) {
 			return nil, BadField(field, "%s holds a key twice", field)
 		}
 		if d.src.kind() != kindText && d.src.fault() == nil {
-			return nil, BadField(field, "%s has a value that is %v; values are text", field, d.src.kind())
+			return nil, BadField(field, "%s: the value of %q is %v; values are text", field, k[:min(len(k), maxShownName)], d.src.kind())
 		}
 		v, err := d.text(field, MaxHeaderSize)
 		if err != nil {

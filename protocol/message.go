@@ -31,8 +31,13 @@ const (
 	OpSchedules      Op = "schedules"
 	OpSchedule       Op = "schedule"
 	OpChangeSchedule Op = "change_schedule"
+	OpOpenBatch      Op = "open_batch"
+	OpCloseBatch     Op = "close_batch"
+	OpCancelBatch    Op = "cancel_batch"
+	OpBatches        Op = "batches"
 	OpWatch          Op = "watch"
 	OpWait           Op = "wait"
+	OpProgress       Op = "progress"
 	OpPing           Op = "ping"
 	OpReload         Op = "reload"
 	OpStatus         Op = "status"
@@ -167,10 +172,19 @@ type Request struct {
 	// wait
 	Mode string // WaitAll or WaitAny; empty: WaitAll
 
+	// progress; it also takes Lease
+	Data        []byte     // at most MaxProgressData; nil: absent
+	Done, Total Opt[int64] // in any unit
+
+	// open_batch, whose callback is in Job and whose key is in Key
+	On string // OnSuccess or OnFinish
+
+	Batch string // close_batch, cancel_batch, batches, wait
+
 	// peek, retry, change, delete, reclaim, cancel, purge, wait
 	IDs   []string
 	State State
-	After string // also of schedules: a name
+	After string // also of schedules: a name, and of batches: an id
 	All   bool
 
 	// peek and cancel
@@ -212,7 +226,36 @@ type NewJob struct {
 	Headers     map[string]string // nil: none
 	MaxAttempts Opt[int64]        // absent: the queue's
 	TimeoutMS   Opt[int64]        // milliseconds that a run can take; absent: the queue's
+	Batch       string            // of which it is a member; empty: none
+
+	StartBefore   Opt[int64] // no run starts at this instant or later, in milliseconds since 1970; absent: the queue's limit
+	StartWithinMS Opt[int64] // in place of StartBefore: milliseconds after the job is ready first
+	RetainMS      Opt[int64] // milliseconds that the done job is kept at least; absent: as long as the queue's
+	OnExpiry      string     // what becomes of a job that did not start in time: ExpireDead or ExpireDelete; empty: the queue's
+
+	KeyUntil      string     // until when the key returns the job: KeyUntilStart or KeyUntilFinish; empty: KeyUntilFinish
+	OnConflict    string     // what becomes of the job if the key returns another one; empty: ConflictKeep
+	DebounceMaxMS Opt[int64] // with ConflictDebounce: milliseconds after the first enqueue in which the job is ready at the latest; absent: no limit
 }
+
+// Until when a key returns its job.
+const (
+	KeyUntilStart  = "start"
+	KeyUntilFinish = "finish"
+)
+
+// What becomes of a job whose key returns another job: it is not stored, it replaces the other one's content, or also its time.
+const (
+	ConflictKeep     = "keep"
+	ConflictReplace  = "replace"
+	ConflictDebounce = "debounce"
+)
+
+// What becomes of a job that did not start in time.
+const (
+	ExpireDead   = "dead"
+	ExpireDelete = "delete"
+)
 
 // State is the state of a job.
 type State string
@@ -259,8 +302,8 @@ type Reply struct {
 	After      string
 	AfterQueue string // of a search of all queues: where it continues, behind After if that isn't empty
 
-	Count     Opt[int64]  // retry, change, delete, reclaim, cancel, purge
-	Unknown   bool        // stats of one queue, pause, limit: nothing is recorded about the queue
+	Count     Opt[int64]  // retry, change, delete, reclaim, cancel, purge, cancel_batch
+	Unknown   bool        // stats of one queue, and commands on a whole queue: nothing is recorded about the queue
 	Unchanged []Unchanged // the named jobs that retry, change, delete, reclaim and cancel left as they are
 	Changes   []string    // reload: never nil
 	Why       string      // reload without Changes: why nothing changed, for people
@@ -269,6 +312,9 @@ type Reply struct {
 
 	Schedules []Schedule // schedules: never nil
 	Declared  *Declared  // schedule
+
+	Batch   *Batch  // open_batch, and wait with a batch
+	Batches []Batch // batches: never nil
 
 	Sidecars []Sidecar      // fleet: never nil
 	History  []QueueHistory // history: never nil
@@ -317,8 +363,18 @@ type HelloReply struct {
 type EnqueuedJob struct {
 	ID        string
 	Duplicate bool
-	State     State // of the first job with the key; empty unless Duplicate
+	State     State // of the first job with the key; empty if there is none
+	Outcome   Outcome
 }
+
+// Outcome is what became of a job whose key returned another job, if it was not a duplicate.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeReplaced Outcome = "replaced" // the other job has its content now
+	OutcomePending  Outcome = "pending"  // it waits for the end of the other job's run
+)
 
 // Verb returns the field of the reply to an ack, nack or extend that holds the count.
 func (o Op) Verb() string {
@@ -353,7 +409,15 @@ type Job struct {
 	TimeoutMS   Opt[int64] // milliseconds that this run can take; absent: no limit
 	Headers     map[string]string
 	Key         string
-	LastError   string // of the last failed attempt; empty: none
+	LastError   string    // of the last failed attempt; empty: none
+	Progress    *Progress // that an earlier attempt reported last; nil: none
+}
+
+// Progress is how far a worker was when it last reported it.
+type Progress struct {
+	Done, Total Opt[int64]
+	Data        []byte // nil: none
+	At          int64  // when the server stored it
 }
 
 // Limit is one of the limits of a queue.
@@ -385,7 +449,9 @@ type JobView struct {
 	Result      []byte     // nil if there is none
 	LeftOut     Opt[int64] // bytes of Payload and Result if both are omitted because the reply would be too large
 	Errors      []Failure
-	WaitsFor    WaitsFor    // peek of a few ids, or of a key: what keeps the job from workers; empty: nothing that is known
+	WaitsFor    WaitsFor  // peek of a few ids, or of a key: what keeps the job from workers; empty: nothing that is known
+	Progress    *Progress // nil: none
+	StartBefore Opt[int64]
 	Behind      []Unchanged // WaitsForGroup: jobs that have the slots of the group; nil: there is a free one
 }
 

@@ -30,7 +30,7 @@ func bits(positions ...int) (p presence) {
 var ops = map[Op]spec{
 	OpHello: {takes: bits(fVersion, fWorker, fEvents)},
 	OpEnqueue: {
-		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fGroup, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
+		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fGroup, fHeaders, fMaxAttempts, fTimeoutMS, fJobs, fBatch, fStartBefore, fStartWithinMS, fOnExpiry, fRetainMS, fKeyUntil, fOnConflict, fDebounceMaxMS),
 		check: checkEnqueue,
 	},
 	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS, fOrder, fWeights), check: checkClaim},
@@ -55,15 +55,22 @@ var ops = map[Op]spec{
 	OpSchedules:      {takes: bits(fQueue, fSchedule, fAfter, fMax), given: bits(sName), check: checkSchedules},
 	OpSchedule:       {takes: bits(fQueue, fSchedule, fDryRun), needs: bits(fQueue, fSchedule), given: everything, check: checkSchedule},
 	OpChangeSchedule: {takes: bits(fQueue, fSchedule, fDo), needs: bits(fQueue, fSchedule, fDo), given: bits(sName, sSource, sVersion), check: checkChangeSchedule},
-	OpWatch:          {takes: bits(fQueue, fWaitMS)},
-	OpWait:           {takes: bits(fQueue, fIDs, fMode, fWaitMS), needs: bits(fQueue, fIDs)},
-	OpPing:           {},
-	OpReload:         {},
-	OpStatus:         {},
-	OpConfig:         {},
-	OpFleet:          {},
-	OpHistory:        {takes: bits(fQueue)},
-	OpCheck:          {},
+	OpOpenBatch: {
+		takes: bits(fQueue, fOn, fPayload, fPriority, fKey, fGroup, fHeaders, fMaxAttempts, fTimeoutMS, fBatch), needs: bits(fQueue, fOn), check: checkOpenBatch,
+	},
+	OpCloseBatch:  {takes: bits(fQueue, fBatch), needs: bits(fQueue, fBatch), check: checkOneBatch},
+	OpCancelBatch: {takes: bits(fQueue, fBatch), needs: bits(fQueue, fBatch), check: checkOneBatch},
+	OpBatches:     {takes: bits(fQueue, fBatch, fAfter, fMax, fAll), check: checkBatches},
+	OpWatch:       {takes: bits(fQueue, fWaitMS)},
+	OpWait:        {takes: bits(fQueue, fIDs, fMode, fWaitMS, fBatch), needs: bits(fQueue), check: checkWait},
+	OpProgress:    {takes: bits(fLease, fData, fDone, fTotal), needs: bits(fLease), check: checkProgress},
+	OpPing:        {},
+	OpReload:      {},
+	OpStatus:      {},
+	OpConfig:      {},
+	OpFleet:       {},
+	OpHistory:     {takes: bits(fQueue)},
+	OpCheck:       {},
 }
 
 // Known reports whether op is an operation of this version.
@@ -208,6 +215,20 @@ func checkCancel(r *Request, p presence) *Error {
 	}
 	if !p.has(fIDs) && !p.has(fKey) {
 		return BadField("ids", "ids is missing; name jobs by ids, or one by its key")
+	}
+	return nil
+}
+
+func checkProgress(_ *Request, p presence) *Error {
+	if p&bits(fData, fDone, fTotal) == 0 {
+		return BadField("done", "done, total and data are missing: name how far the job is")
+	}
+	return nil
+}
+
+func checkProgressData(r *Request) *Error {
+	if n := len(r.Data); n > MaxProgressData {
+		return BadField("data", "data is %d bytes long; at most %d are allowed", n, MaxProgressData)
 	}
 	return nil
 }

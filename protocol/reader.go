@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -50,7 +51,7 @@ func NewReader(rd io.Reader, maxFrame int) *Reader {
 }
 
 // Codec returns the codec that the first byte chose. It is 0 before that byte. It is JSON after a
-// byte that is invalid, so that a person can read the error.
+// byte that is invalid, so that a person can read the error, and HTTP after the method of an HTTP request.
 func (r *Reader) Codec() Codec { return r.codec }
 
 // Partial reports whether the buffer has bytes that were not returned yet. They can be a whole
@@ -122,11 +123,35 @@ func (r *Reader) choose() error {
 		r.codec = Msgpack
 	case b == '{' || blank(b):
 		r.codec = JSON
+	case b == '[':
+		r.codec = JSON
+		return Errorf(CodeBadFrame, "a message is one JSON object, and this begins with a list ([): send each of its objects as a line")
+	case r.beginsHTTP():
+		r.codec = HTTP
+		return Errorf(CodeBadFrame, "this socket speaks JSON lines and msgpack frames, and not HTTP: send HTTP to the address of admin.listen in the sidecar's config")
 	default:
 		r.codec = JSON
-		return Errorf(CodeBadFrame, "the first byte, 0x%02x, begins neither a msgpack frame (0x00 to 0x04) nor a JSON line ({)", b)
+		return Errorf(CodeBadFrame, "%s", badFirst(b))
 	}
 	return nil
+}
+
+// beginsHTTP reports whether the input begins with a method of HTTP and a space. It reads on while that is possible.
+func (r *Reader) beginsHTTP() bool {
+	for _, method := range []string{"GET ", "PUT ", "POST ", "HEAD ", "PATCH ", "DELETE ", "OPTIONS "} {
+		n := 0
+		for n < len(method) && r.fill(n+1) == nil && r.buf[r.start+n] == method[n] {
+			n++
+		}
+		if n == len(method) {
+			return true
+		}
+	}
+	return false
+}
+
+func badFirst(b byte) string {
+	return fmt.Sprintf("the first byte, 0x%02x, begins neither a msgpack frame (0x00 to 0x04) nor a JSON line ({)", b)
 }
 
 func blank(b byte) bool { return b == '\n' || b == '\r' || b == ' ' || b == '\t' }

@@ -49,6 +49,14 @@ var enqueuedMessage = newMessage([]field[EnqueuedJob]{
 	isWord("id", func(j *EnqueuedJob) *string { return &j.ID }),
 	isBool("duplicate", func(j *EnqueuedJob) *bool { return &j.Duplicate }),
 	isOptWord("state", func(j *EnqueuedJob) *State { return &j.State }),
+	isOptWord("outcome", func(j *EnqueuedJob) *Outcome { return &j.Outcome }),
+})
+
+var progressMessage = newMessage([]field[Progress]{
+	optNumber("done", func(p *Progress) *Opt[int64] { return &p.Done }),
+	optNumber("total", func(p *Progress) *Opt[int64] { return &p.Total }),
+	isBytes("data", func(p *Progress) *[]byte { return &p.Data }),
+	number("at", func(p *Progress) *int64 { return &p.At }),
 })
 
 var claimedMessage = newMessage([]field[Job]{
@@ -65,6 +73,7 @@ var claimedMessage = newMessage([]field[Job]{
 	isHeaders("headers", func(j *Job) *map[string]string { return &j.Headers }),
 	isOptWord("key", func(j *Job) *string { return &j.Key }),
 	isOptWord("last_error", func(j *Job) *string { return &j.LastError }),
+	isMap("progress", progressMessage, func(j *Job) *Progress { return j.Progress }, func(j *Job, p *Progress) { j.Progress = p }),
 })
 
 var failureMessage = newMessage([]field[Failure]{
@@ -94,7 +103,9 @@ var viewMessage = newMessage([]field[JobView]{
 	optNumber("left_out", func(j *JobView) *Opt[int64] { return &j.LeftOut }),
 	always(isList("errors", 0, math.MaxInt, failureMessage, func(j *JobView) *[]Failure { return &j.Errors }, needs(failureMessage, "cause"))),
 	isOptWord("waits_for", func(j *JobView) *WaitsFor { return &j.WaitsFor }),
+	optNumber("start_before", func(j *JobView) *Opt[int64] { return &j.StartBefore }),
 	isList("behind", 0, math.MaxInt, unchangedMessage, func(j *JobView) *[]Unchanged { return &j.Behind }, needs(unchangedMessage, "id")),
+	isMap("progress", progressMessage, func(j *JobView) *Progress { return j.Progress }, func(j *JobView, p *Progress) { j.Progress = p }),
 })
 
 var statMessage = newMessage([]field[QueueStat]{
@@ -346,6 +357,8 @@ var replyMessage = newMessage([]field[Reply]{
 	isList("history", 0, math.MaxInt, historyMessage, func(r *Reply) *[]QueueHistory { return &r.History }, needs(historyMessage, "since")),
 	isList("schedules", 0, math.MaxInt, scheduleViewMessage, func(r *Reply) *[]Schedule { return &r.Schedules }, needs(scheduleViewMessage, "name")),
 	isMap("declared", declaredMessage, func(r *Reply) *Declared { return r.Declared }, func(r *Reply, d *Declared) { r.Declared = d }),
+	isMap("batch", batchMessage, func(r *Reply) *Batch { return r.Batch }, func(r *Reply, b *Batch) { r.Batch = b }),
+	isList("batches", 0, math.MaxInt, batchMessage, func(r *Reply) *[]Batch { return &r.Batches }, needs(batchMessage, "id")),
 	isList("sidecars", 0, math.MaxInt, sidecarMessage, func(r *Reply) *[]Sidecar { return &r.Sidecars }, needs(sidecarMessage, "sidecar")),
 	isList("findings", 0, math.MaxInt, findingMessage, func(r *Reply) *[]Finding { return &r.Findings }, needs(findingMessage, "text")),
 	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),

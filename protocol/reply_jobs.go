@@ -8,13 +8,15 @@ type anyJob struct {
 	Job
 	view      JobView // fields that Job does not have
 	duplicate bool
+	outcome   Outcome
 }
 
 var anyJobMessage = newMessage(append(
 	embedFields(claimedMessage, func(j *anyJob) *Job { return &j.Job }),
 	append(
 		embedFields(viewMessage, func(j *anyJob) *JobView { return &j.view }, onlyIn(viewMessage, claimedMessage)...),
-		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }))...))
+		isBool("duplicate", func(j *anyJob) *bool { return &j.duplicate }),
+		isOptWord("outcome", func(j *anyJob) *Outcome { return &j.outcome }))...))
 
 // onlyIn returns the names of the fields that a message has, and another one doesn't.
 func onlyIn[M, E any](ms *message[M], other *message[E]) (names []string) {
@@ -69,7 +71,7 @@ func readJobs(d *decoder, r *Reply) *Error {
 		case p.has(anyJobErrors):
 			r.Views = push(r.Views, j.toView(), hint)
 		default:
-			r.EnqueuedAll = push(r.EnqueuedAll, EnqueuedJob{ID: j.ID, Duplicate: j.duplicate, State: j.view.State}, hint)
+			r.EnqueuedAll = push(r.EnqueuedAll, EnqueuedJob{ID: j.ID, Duplicate: j.duplicate, State: j.view.State, Outcome: j.outcome}, hint)
 		}
 		return nil
 	})
@@ -91,6 +93,6 @@ func (a *anyJob) toView() JobView {
 	v := a.view
 	v.ID, v.Queue, v.Payload, v.Priority = a.ID, a.Queue, a.Payload, a.Priority
 	v.Attempt, v.MaxAttempts, v.EnqueuedAt = a.Attempt, a.MaxAttempts, a.EnqueuedAt
-	v.Key, v.Headers = a.Key, a.Headers
+	v.Key, v.Headers, v.Progress = a.Key, a.Headers, a.Progress
 	return v
 }

@@ -1,8 +1,11 @@
 package protocol
 
 import (
+	"cmp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // The fields of a request, in the order of writing. The positions are the bits of a presence.
@@ -58,10 +61,23 @@ const (
 	fGroupReady
 	fAfterQueue
 	fMode
+	fData
+	fDone
+	fTotal
+	fBatch
+	fOn
+	fStartBefore
+	fStartWithinMS
+	fOnExpiry
+	fRetainMS
+	fKeyUntil
+	fOnConflict
+	fDebounceMaxMS
 )
 
 // jobFields are the fields of the single job in an enqueue.
-const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS | 1<<fGroup)
+const jobFields = presence(1<<fPayload | 1<<fPriority | 1<<fRunAt | 1<<fKey | 1<<fHeaders | 1<<fMaxAttempts | 1<<fTimeoutMS | 1<<fGroup | 1<<fBatch |
+	1<<fStartBefore | 1<<fStartWithinMS | 1<<fOnExpiry | 1<<fRetainMS | 1<<fKeyUntil | 1<<fOnConflict | 1<<fDebounceMaxMS)
 
 // The fields of a job that a producer sends, for a list of jobs and for the single form.
 var (
@@ -79,9 +95,26 @@ var (
 	jobHeaders     = isHeaders("headers", func(j *NewJob) *map[string]string { return &j.Headers })
 	jobMaxAttempts = isOptInt("max_attempts", 1, MaxMaxAttempt, func(j *NewJob) *Opt[int64] { return &j.MaxAttempts })
 	jobTimeoutMS   = isOptInt("timeout_ms", 1, MaxTimeoutMS, func(j *NewJob) *Opt[int64] { return &j.TimeoutMS })
+	jobBatch       = checked(isText("batch", MaxBatchID, func(j *NewJob) *string { return &j.Batch }), func(j *NewJob) *Error { return checkBatchID(j.Batch) })
+
+	jobStartBefore   = isOptInt("start_before", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.StartBefore })
+	jobStartWithinMS = isOptInt("start_within_ms", 1, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.StartWithinMS })
+	jobOnExpiry      = checked(isText("on_expiry", maxShownName, func(j *NewJob) *string { return &j.OnExpiry }),
+		func(j *NewJob) *Error { return oneOf("on_expiry", j.OnExpiry, ExpireDead, ExpireDelete) })
+
+	jobRetainMS = isOptInt("retain_ms", 1, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.RetainMS })
+
+	jobKeyUntil = checked(isText("key_until", maxShownName, func(j *NewJob) *string { return &j.KeyUntil }),
+		func(j *NewJob) *Error { return oneOf("key_until", j.KeyUntil, KeyUntilStart, KeyUntilFinish) })
+	jobOnConflict = checked(isText("on_conflict", maxShownName, func(j *NewJob) *string { return &j.OnConflict }),
+		func(j *NewJob) *Error {
+			return oneOf("on_conflict", j.OnConflict, ConflictKeep, ConflictReplace, ConflictDebounce)
+		})
+	jobDebounceMaxMS = isOptInt("debounce_max_ms", 1, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.DebounceMaxMS })
 
 	jobMessage = newMessage([]field[NewJob]{jobQueue, jobPayload, jobPriority, jobDelayMS, jobRunAt,
-		jobKey, jobGroup, jobHeaders, jobMaxAttempts, jobTimeoutMS})
+		jobKey, jobGroup, jobHeaders, jobMaxAttempts, jobTimeoutMS, jobBatch, jobStartBefore, jobStartWithinMS, jobOnExpiry, jobRetainMS,
+		jobKeyUntil, jobOnConflict, jobDebounceMaxMS})
 )
 
 // nextClaimMessage is the claim that an ack or a nack carries. It has no wait_ms, because the settle must not wait for jobs.
@@ -114,6 +147,27 @@ func checkNewJob(j *NewJob, _ presence) *Error {
 	}
 	if j.DelayMS.Set && j.RunAt.Set {
 		return BadField("run_at", "delay_ms and run_at exclude each other")
+	}
+	if j.StartBefore.Set && j.StartWithinMS.Set {
+		return BadField("start_within_ms", "start_before and start_within_ms exclude each other")
+	}
+	return checkConflict(j)
+}
+
+// checkConflict checks the options of a job's key.
+func checkConflict(j *NewJob) *Error {
+	replaces := j.OnConflict == ConflictReplace || j.OnConflict == ConflictDebounce
+	switch {
+	case j.KeyUntil != "" && j.Key == "":
+		return BadField("key_until", "key_until needs a key")
+	case j.OnConflict != "" && j.Key == "":
+		return BadField("on_conflict", "on_conflict needs a key")
+	case replaces && j.Batch != "":
+		return BadField("on_conflict", "a job of a batch replaces no other one: leave out on_conflict, or batch")
+	case j.OnConflict == ConflictDebounce && j.DelayMS.Or(0) == 0:
+		return BadField("delay_ms", "on_conflict debounce needs a delay_ms")
+	case j.DebounceMaxMS.Set && j.OnConflict != ConflictDebounce:
+		return BadField("debounce_max_ms", "debounce_max_ms needs on_conflict debounce")
 	}
 	return nil
 }
@@ -203,6 +257,19 @@ var requestMessage = newMessage([]field[Request]{
 		func(r *Request) *Error { return checkGroupOnFailure(r.GroupOnFailure) }),
 	fMode: checked(isText("mode", maxShownName, func(r *Request) *string { return &r.Mode }),
 		func(r *Request) *Error { return oneOf("mode", r.Mode, WaitAll, WaitAny) }),
+	fData:  checked(isBytes("data", func(r *Request) *[]byte { return &r.Data }), checkProgressData),
+	fDone:  isOptInt("done", 0, MaxSafeInt, func(r *Request) *Opt[int64] { return &r.Done }),
+	fTotal: isOptInt("total", 0, MaxSafeInt, func(r *Request) *Opt[int64] { return &r.Total }),
+	fBatch: ofJob(jobBatch),
+	fOn: checked(isText("on", maxShownName, func(r *Request) *string { return &r.On }),
+		func(r *Request) *Error { return oneOf("on", r.On, OnSuccess, OnFinish) }),
+	fStartBefore:   ofJob(jobStartBefore),
+	fStartWithinMS: ofJob(jobStartWithinMS),
+	fOnExpiry:      ofJob(jobOnExpiry),
+	fRetainMS:      ofJob(jobRetainMS),
+	fKeyUntil:      ofJob(jobKeyUntil),
+	fOnConflict:    ofJob(jobOnConflict),
+	fDebounceMaxMS: ofJob(jobDebounceMaxMS),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.
@@ -212,18 +279,21 @@ const maxRequestFields = 64
 func (d *decoder) request(r *Request) *Error {
 	var seen, present presence
 	var first *Error
+	unknown := false // first is about a field that no op has
 	n := d.src.start()
 	for i := 0; d.src.next(i, n); i++ {
 		if i == maxRequestFields {
 			return Errorf(CodeBadRequest, "the request has more than %d fields", maxRequestFields)
 		}
 		mark := d.src.mark()
+		before := seen
 		err := requestMessage.readField(d, r, &seen, &present)
 		if err == nil {
 			continue
 		}
 		if first == nil {
 			first = err
+			unknown = seen == before && strings.HasPrefix(err.Message, noField)
 		}
 		if d.src.fault() != nil {
 			return first
@@ -232,6 +302,9 @@ func (d *decoder) request(r *Request) *Error {
 	}
 	if err := d.src.end(); err != nil {
 		return err
+	}
+	if s, ok := ops[r.Op]; ok && unknown {
+		first = s.unknownField(r.Op, first.Field, seen)
 	}
 	if err := r.finish(present, first); err != nil {
 		return err
@@ -269,6 +342,20 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	return spec.check(r, present)
 }
 
+// unknownField returns the error for a field that no op has, with the fields of this one. It doesn't suggest one that the request has.
+func (s spec) unknownField(op Op, name string, seen presence) *Error {
+	var takes []string
+	for i := range requestMessage.fields {
+		if s.takes.has(i) {
+			takes = append(takes, requestMessage.fields[i].name.plain)
+		}
+	}
+	if near := textfmt.Nearest(name, append([]string{"id", "op"}, takes...)); near != "" && !seen.has(requestMessage.index[near].pos) {
+		return BadField(name, "%s %q here: did you mean %s?", noField, name, near)
+	}
+	return BadField(name, "%s %q here: %s takes %s", noField, name, op, cmp.Or(strings.Join(takes, ", "), "no fields"))
+}
+
 // firstName returns the name of the lowest field in p, which must not be empty.
 func firstName(p presence) string {
 	for i := range requestMessage.fields {
@@ -296,6 +383,10 @@ func writeRequest(e *encoder, r *Request) {
 		w.Job = NewJob{Key: r.Key, Headers: r.Headers}
 	case OpCancel:
 		w.Job = NewJob{Key: r.Key}
+	case OpOpenBatch:
+		w.Job.Key = r.Key
+	case OpCloseBatch, OpCancelBatch, OpBatches, OpWait:
+		w.Job = NewJob{Batch: r.Batch}
 	case OpChange:
 		w.Job = NewJob{Priority: r.Priority.Value, RunAt: r.RunAt}
 	}

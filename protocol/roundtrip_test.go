@@ -80,12 +80,31 @@ func genNewJob() *rapid.Generator[NewJob] {
 			j.Payload = b
 		}
 		if rapid.Bool().Draw(t, "has key") {
-			j.Key, j.Group = genSome(MaxKey).Draw(t, "key"), genSome(MaxGroup).Draw(t, "group")
+			if rapid.Bool().Draw(t, "start_before or start_within_ms") {
+				j.StartBefore = genOpt(genInt(0, MaxRunAt)).Draw(t, "start_before")
+			} else {
+				j.StartWithinMS = genOpt(genInt(1, MaxDelayMS)).Draw(t, "start_within_ms")
+			}
+			j.RetainMS = genOpt(genInt(1, MaxDelayMS)).Draw(t, "retain_ms")
+			j.OnExpiry = rapid.SampledFrom([]string{"", ExpireDead, ExpireDelete}).Draw(t, "on_expiry")
+			j.Key, j.Group, j.Batch = genSome(MaxKey).Draw(t, "key"), genSome(MaxGroup).Draw(t, "group"), genSome(MaxBatchID).Draw(t, "batch")
 		}
 		if rapid.Bool().Draw(t, "delay") {
 			j.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
 		} else {
 			j.RunAt = genOpt(genInt(0, MaxRunAt)).Draw(t, "run_at")
+		}
+		if j.Key != "" {
+			j.KeyUntil = rapid.SampledFrom([]string{"", KeyUntilStart, KeyUntilFinish}).Draw(t, "key_until")
+			j.OnConflict = rapid.SampledFrom([]string{"", ConflictKeep, ConflictReplace, ConflictDebounce}).Draw(t, "on_conflict")
+		}
+		switch j.OnConflict {
+		case ConflictDebounce:
+			j.DelayMS, j.RunAt = Some(genInt(1, MaxDelayMS).Draw(t, "delay")), Opt[int64]{}
+			j.DebounceMaxMS = genOpt(genInt(1, MaxDelayMS)).Draw(t, "debounce_max_ms")
+			fallthrough
+		case ConflictReplace:
+			j.Batch = ""
 		}
 		return j
 	})
@@ -100,7 +119,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpSchedules, OpSchedule, OpChangeSchedule, OpWait, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpLimit, OpSchedules, OpSchedule, OpChangeSchedule, OpOpenBatch, OpCloseBatch, OpCancelBatch, OpBatches, OpWait, OpProgress, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpHistory, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -150,6 +169,11 @@ func genRequest(t *rapid.T) Request {
 		if r.Bind = rapid.Bool().Draw(t, "bind"); !r.Bind {
 			r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
 		}
+	case OpProgress:
+		r.Lease, r.Done, r.Total = genText(MaxLease).Draw(t, "lease"), genOpt(genInt(0, MaxSafeInt)).Draw(t, "done"), Some(genInt(0, MaxSafeInt).Draw(t, "total"))
+		if rapid.Bool().Draw(t, "has data") {
+			r.Data = genBytes().Draw(t, "data")
+		}
 	case OpCancelClaim:
 		r.Cancel = genID().Draw(t, "request")
 	default:
@@ -166,6 +190,10 @@ func genOperator(t *rapid.T, r *Request) {
 		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 	case OpWait:
 		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
+		if rapid.Bool().Draw(t, "of a batch") {
+			r.Batch = genSome(MaxBatchID).Draw(t, "batch")
+			return
+		}
 		r.IDs, r.Mode = ids.Draw(t, "ids"), rapid.SampledFrom([]string{"", WaitAll, WaitAny}).Draw(t, "mode")
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
@@ -196,6 +224,21 @@ func genOperator(t *rapid.T, r *Request) {
 	case OpChangeSchedule:
 		r.Queue, r.Do = genQueue().Draw(t, "queue"), rapid.SampledFrom([]string{DoRun, DoPause, DoResume, DoDelete}).Draw(t, "do")
 		r.Schedule = &Schedule{Name: genQueue().Draw(t, "name"), Source: genQueue().Draw(t, "source")}
+	case OpOpenBatch:
+		r.Job = genNewJob().Draw(t, "callback")
+		r.Job.Key, r.Job.DelayMS, r.Job.RunAt = "", Opt[int64]{}, Opt[int64]{}
+		r.Job.KeyUntil, r.Job.OnConflict, r.Job.DebounceMaxMS = "", "", Opt[int64]{}
+		r.Job.StartBefore, r.Job.StartWithinMS, r.Job.RetainMS, r.Job.OnExpiry = Opt[int64]{}, Opt[int64]{}, Opt[int64]{}, ""
+		r.Queue, r.Key, r.On = r.Job.Queue, genSome(MaxKey).Draw(t, "key"), rapid.SampledFrom([]string{OnSuccess, OnFinish}).Draw(t, "on")
+	case OpCloseBatch, OpCancelBatch:
+		r.Queue, r.Batch = genQueue().Draw(t, "queue"), genSome(MaxBatchID).Draw(t, "batch")
+	case OpBatches:
+		r.Queue, r.All = genQueue().Draw(t, "queue"), rapid.Bool().Draw(t, "all")
+		if rapid.Bool().Draw(t, "one") {
+			r.Batch = genSome(MaxBatchID).Draw(t, "batch")
+		} else {
+			r.Max, r.After = genOpt(genInt(1, MaxList)).Draw(t, "max"), genSome(MaxJobID).Draw(t, "after")
+		}
 	case OpPeek:
 		if rapid.Bool().Draw(t, "of one queue") {
 			r.Queue = genQueue().Draw(t, "queue")
@@ -257,6 +300,17 @@ func genList[T any](g *rapid.Generator[T], lo int) *rapid.Generator[[]T] {
 	return rapid.Map(rapid.SliceOfN(g, lo, 4), func(s []T) []T { return append([]T{}, s...) })
 }
 
+func genProgress(t *rapid.T) *Progress {
+	if !rapid.Bool().Draw(t, "has progress") {
+		return nil
+	}
+	p := &Progress{Done: genOpt(genNumber()).Draw(t, "done"), Total: genOpt(genNumber()).Draw(t, "total"), At: genNumber().Draw(t, "at")}
+	if rapid.Bool().Draw(t, "has data") {
+		p.Data = genBytes().Draw(t, "data")
+	}
+	return p
+}
+
 func genJob(t *rapid.T) Job {
 	return Job{
 		ID: genSome(MaxJobID).Draw(t, "id"), Queue: genQueue().Draw(t, "queue"), Lease: genText(MaxLease).Draw(t, "lease"),
@@ -264,7 +318,7 @@ func genJob(t *rapid.T) Job {
 		MaxAttempts: genNumber().Draw(t, "max_attempts"), Fence: genNumber().Draw(t, "fence"),
 		Priority: genNumber().Draw(t, "priority"), EnqueuedAt: genNumber().Draw(t, "enqueued_at"),
 		TimeoutMS: genOpt(genNumber()).Draw(t, "timeout_ms"), Headers: genHeaders().Draw(t, "headers"),
-		Key: genText(MaxKey).Draw(t, "key"), LastError: genText(MaxErrorText).Draw(t, "last_error"),
+		Key: genText(MaxKey).Draw(t, "key"), LastError: genText(MaxErrorText).Draw(t, "last_error"), Progress: genProgress(t),
 	}
 }
 
@@ -276,7 +330,7 @@ func genView(t *rapid.T) JobView {
 		EnqueuedAt: genNumber().Draw(t, "enqueued_at"), RunAt: genOpt(genNumber()).Draw(t, "run_at"),
 		ClaimedAt: genOpt(genNumber()).Draw(t, "claimed_at"), FinishedAt: genOpt(genNumber()).Draw(t, "finished_at"),
 		Worker: genText(MaxWorkerName).Draw(t, "worker"), Key: genText(MaxKey).Draw(t, "key"),
-		Group: genText(MaxGroup).Draw(t, "group"), Headers: genHeaders().Draw(t, "headers"), LeftOut: genOpt(genNumber()).Draw(t, "left_out"),
+		StartBefore: genOpt(genNumber()).Draw(t, "start_before"), Group: genText(MaxGroup).Draw(t, "group"), Headers: genHeaders().Draw(t, "headers"), LeftOut: genOpt(genNumber()).Draw(t, "left_out"),
 		Errors: genList(rapid.Custom(func(t *rapid.T) Failure {
 			return Failure{Attempt: genNumber().Draw(t, "attempt"), Cause: genText(20).Draw(t, "cause"),
 				Message: genText(200).Draw(t, "message"), At: genNumber().Draw(t, "at")}
@@ -285,6 +339,7 @@ func genView(t *rapid.T) JobView {
 	if rapid.Bool().Draw(t, "waits") {
 		v.WaitsFor, v.Behind = WaitsForGroup, []Unchanged{{ID: genSome(MaxJobID).Draw(t, "behind"), State: StateClaimed}}
 	}
+	v.Progress = genProgress(t)
 	if rapid.Bool().Draw(t, "has result") {
 		v.Result = genBytes().Draw(t, "result")
 	}
@@ -293,7 +348,8 @@ func genView(t *rapid.T) JobView {
 
 func genEnqueued(t *rapid.T) EnqueuedJob {
 	return EnqueuedJob{ID: genSome(MaxJobID).Draw(t, "id"), Duplicate: rapid.Bool().Draw(t, "duplicate"),
-		State: State(genText(20).Draw(t, "state"))}
+		Outcome: rapid.SampledFrom([]Outcome{"", OutcomeReplaced, OutcomePending}).Draw(t, "outcome"),
+		State:   State(genText(20).Draw(t, "state"))}
 }
 
 func genStat(t *rapid.T) QueueStat {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Limits of schedules.
@@ -66,7 +67,7 @@ const (
 
 func oneOf(field, value string, known ...string) *Error {
 	if !slices.Contains(known, value) {
-		return BadField(field, "%s can't be %q: use one of %q", field, value, known)
+		return BadField(field, "%s can't be %q: use %s", field, value, strings.Join(known, " or "))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -52,7 +53,11 @@ func (j *jsonSource) note(err error) {
 		j.err = Errorf(CodeBadRequest, "the line is not one JSON object: it ends inside of it")
 		return
 	}
-	j.err = Errorf(CodeBadRequest, "the line is not one JSON object: %v", err)
+	text := strings.TrimPrefix(err.Error(), "jsontext: ")
+	if strings.Contains(text, `'\''`) {
+		text += `; JSON has double quotes, as in {"op":"ping"}`
+	}
+	j.err = Errorf(CodeBadRequest, "the line is not one JSON object: %s", text)
 }
 
 func (j *jsonSource) fault() *Error { return j.err }

@@ -1,7 +1,9 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Command implements backends.Inspector. A pause stops claims of sidecars: the table's own
@@ -43,7 +46,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if c.Kind == backends.Cancel {
 		run = s.cancel(q, c, &ended)
 	}
-	frees := c.Kind == backends.Retry || c.Kind == backends.Reclaim || c.Kind == backends.Change
+	frees := c.Frees()
+	var refused refusals
 	for after := ""; ; {
 		var n int64
 		var found []string
@@ -55,7 +59,20 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}, func(ctx context.Context, sql backends.SQL) (err error) {
 			n, found, err = run(ctx, sql, after)
 			return err
-		}); err != nil {
+		}); backends.IsRefused(err) {
+			whole := len(c.IDs) > 0
+			if whole {
+				found = c.IDs
+			}
+			if len(found) == 0 {
+				return count, freed, err
+			}
+			some, made, err := s.commandApart(ctx, c, found, err, &refused)
+			count, freed, n = count+some, freed || made, 0
+			if err != nil || whole || refused.full() {
+				return count, freed, cmp.Or(err, refused.err())
+			}
+		} else if err != nil {
 			return count, freed, err
 		}
 		count += n
@@ -68,14 +85,83 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			return count, freed, s.reportUnchanged(ctx, &c, found)
 		}
 		if len(found) < q.MaxItems() || found[len(found)-1] == after {
-			return count, freed, nil
+			return count, freed, refused.err()
 		}
 		after = found[len(found)-1]
 	}
 }
 
+// refusals are the jobs of a command that the database refuses to change.
+type refusals struct {
+	n     int
+	first error
+}
+
+func (r *refusals) add(job string, err error) {
+	if r.n++; r.first == nil {
+		r.first = fmt.Errorf("job %s: %w", job, err)
+	}
+}
+
+// full reports whether there are so many that a command of all jobs ends.
+func (r *refusals) full() bool { return r.n >= core.MostRefused }
+
+func (r *refusals) err() error { return core.FirstRefused(r.first, r.n) }
+
+// commandApart carries out a command for the jobs, after the database refused it for all of them together with why. It finds the
+// refused ones.
+func (s *Store) commandApart(ctx context.Context, c backends.Command, items []string, why error, refused *refusals) (count int64, freed bool, _ error) {
+	if len(items) == 1 {
+		refused.add(items[0], why)
+		return 0, false, nil
+	}
+	for _, half := range [][]string{items[:len(items)/2], items[len(items)/2:]} {
+		c.IDs = half
+		n, made, err := s.commandOnce(ctx, c)
+		if count, freed = count+n, freed || made; backends.IsRefused(err) && !refused.full() {
+			n, made, err = s.commandApart(ctx, c, half, err, refused)
+			count, freed = count+n, freed || made
+		}
+		if err != nil {
+			return count, freed, err
+		}
+	}
+	return count, freed, nil
+}
+
+// commandOnce carries out a command for the jobs that it names, in one transaction.
+func (s *Store) commandOnce(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	q := s.queues()[c.Queue]
+	if q == nil {
+		return 0, false, s.obstruction(c.Queue, backends.DoingClaim)
+	}
+	var ended []backends.Token
+	var found []string
+	run, frees := s.command(q, c), c.Frees()
+	if c.Kind == backends.Cancel {
+		run = s.cancel(q, c, &ended)
+	}
+	if err := s.transaction(ctx, func() []string {
+		if count == 0 || !frees {
+			return nil
+		}
+		return []string{c.Queue}
+	}, func(ctx context.Context, sql backends.SQL) (err error) {
+		count, found, err = run(ctx, sql, "")
+		return err
+	}); err != nil {
+		return 0, false, err
+	}
+	c.Progressed()
+	if c.Ended != nil && len(ended) > 0 {
+		c.Ended(ended)
+	}
+	return count, count > 0 && frees, s.reportUnchanged(ctx, &c, found)
+}
+
 // batchFunc changes a batch of jobs and returns their number, and the ids of the rows that it found. Without ids, these
-// are rows after a job's, in the order of their keys, so that a job that is dead again is not retried a second time.
+// are rows after a job's, in the order of their keys, so that a job that is dead again is not retried a second time. It also returns
+// the rows if the database refuses to change one.
 type batchFunc func(ctx context.Context, sql backends.SQL, after string) (n int64, found []string, err error)
 
 func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
@@ -88,7 +174,7 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 	case backends.Retry:
 		return s.retry(q, c.IDs)
 	case backends.Purge:
-		return changeRows(q, q.InState(c.State), nil, q.Delete)
+		return changeRows(q, q.InState(c.State), c.IDs, q.Delete)
 	case backends.Change:
 		return s.changeWaiting(q, c)
 	}
@@ -127,7 +213,7 @@ func (s *Store) retry(q *statement.Queue, ids []string) batchFunc {
 		}
 		all = append(all, q.ForItems(rest, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true, nil) })...)
 		if err := sql.Do(ctx, append(all, lease.DeleteOfJobs(q.Dialect, q.Queue, items))...); err != nil {
-			return 0, nil, err
+			return 0, items, err
 		}
 		return matched(all), items, nil
 	}
@@ -158,7 +244,7 @@ func changeRows(q *statement.Queue, where, ids []string, change func(b *conditio
 		}
 		all := q.ForItems(items, change)
 		if err := sql.Do(ctx, append(all, lease.DeleteOfJobs(q.Dialect, q.Queue, items))...); err != nil {
-			return 0, nil, err
+			return 0, items, err
 		}
 		return matched(all), items, nil
 	}

@@ -92,7 +92,7 @@ func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.
 		}
 		return isLocked(res.Writes[w.n].Err) // the whole write is tried again
 	})
-	s.settleInTx(ctx, inTx, b.Jitter, res.Writes)
+	s.settleInTx(ctx, inTx, b.WaitForLocks, b.Jitter, res.Writes)
 	return res, nil
 }
 
@@ -102,13 +102,9 @@ func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attemp
 	if err := k.split(at); err != nil {
 		return backends.Results{}, err
 	}
-	if why := s.ownLocked(""); why != nil && len(k.managed.writes) > 0 {
+	if aside, why := k.needLocked(); why != nil {
 		if b.WaitForLocks {
 			return backends.Results{}, why
-		}
-		aside := map[int]error{}
-		for _, n := range k.managed.writes {
-			aside[n] = &backends.LockedError{Err: why}
 		}
 		return s.commitWithout(ctx, b, aside, at)
 	}
@@ -116,8 +112,6 @@ func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attemp
 		return s.commitWithout(ctx, b, k.aside, at)
 	}
 	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts)+len(k.closed) == 0 {
-		ctx, leave := s.own.enter(ctx)
-		defer leave()
 		return s.Engine.Commit(ctx, b)
 	}
 	k.findQueues(nil)
@@ -141,6 +135,28 @@ func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attemp
 		k.res.Claims[n] = res
 	}
 	return k.res, nil
+}
+
+// needLocked returns the writes that need a locked table of the sidecar, with the errors that make the caller try each alone. why is
+// the reason of one of them.
+func (k *commitment) needLocked() (aside map[int]error, why error) {
+	locked := k.s.LockedTables()
+	if !locked.Some() {
+		return nil, nil
+	}
+	aside = map[int]error{}
+	add := func(n int, need backends.OwnTables) {
+		if err := locked.Of(need); err != nil {
+			aside[n], why = &backends.LockedError{Err: err}, err
+		}
+	}
+	for _, n := range k.managed.writes {
+		add(n, backends.OwnJobs)
+	}
+	for _, p := range k.settles {
+		add(p.n, backends.OwnLeases)
+	}
+	return aside, why
 }
 
 // succeeded records that the tables of the commit are in order, and what settles can have made possible. It sets the
@@ -185,7 +201,7 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 		return s.slowApart(ctx, k, at)
 	case errors.Is(err, errRowsLocked), errors.Is(err, errAside):
 		return s.commitWithout(ctx, b, k.aside, at)
-	case ctx.Err() != nil || backends.Retryable(err) || errors.Is(err, backends.ErrEvicted) || errors.Is(err, backends.ErrUnknownOutcome):
+	case ctx.Err() != nil || backends.Retryable(err) && !isLocked(err) || errors.Is(err, backends.ErrEvicted) || errors.Is(err, backends.ErrUnknownOutcome):
 		return backends.Results{}, err
 	case len(k.claims) > 0 && (len(b.Writes) > 0 || len(b.Claims) > 1 || len(b.Claims[0].Queues) > 1):
 		if parted = k.doing != "" || isLocked(err); parted {
@@ -200,8 +216,8 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 		return backends.Results{Claims: []backends.ClaimResult{res}, Writes: []backends.WriteResult{}}, nil
 	case isLocked(err):
 		locked := s.noteLockedTables(ctx, k.queues, err)
-		if !b.WaitForLocks {
-			return s.commitWithout(ctx, b, k.writesOf(locked), at)
+		if aside := k.writesOf(locked); len(aside) > 0 && !b.WaitForLocks {
+			return s.commitWithout(ctx, b, aside, at)
 		}
 	case k.doing != "":
 		return s.writesApart(ctx, k, err, at)
@@ -285,6 +301,14 @@ func (k *commitment) run(ctx context.Context) error {
 		return nil
 	}
 	hooks := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.settles)+len(k.inserts) > 0}
+	if !hooks.Claims && !hooks.Writes { // the rest of a batch whose claims are closed or come later
+		k.res = newResults(k.batch)
+		got, err := k.s.Engine.Commit(ctx, k.managed.CommitContent)
+		if err == nil {
+			k.merge(got)
+		}
+		return err
+	}
 	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 		k.res, k.doing = newResults(k.batch), backends.DoingSettle
 		err := k.s.limited(ctx, k.apart || k.tx != nil, func(ctx context.Context) error { return k.settle(ctx, sql, b) })
@@ -320,11 +344,6 @@ func (k *commitment) run(ctx context.Context) error {
 			})
 		}
 	}
-	if !k.managed.empty() {
-		var leave func()
-		ctx, leave = k.s.own.enter(ctx)
-		defer leave()
-	}
 	commit := k.s.Engine.CommitWith
 	if k.tx != nil {
 		commit = k.tx.conn.CommitWith
@@ -353,7 +372,7 @@ func (k *commitment) run(ctx context.Context) error {
 
 // merge adds the engine's results and those of claims.
 func (k *commitment) merge(got backends.Results) {
-	k.res.Groups = got.Groups
+	k.res.Groups, k.res.Batches = got.Groups, got.Batches
 	for i, n := range k.managed.writes {
 		k.mergeWrite(n, got.Writes[i])
 	}
@@ -372,8 +391,10 @@ func (k *commitment) merge(got backends.Results) {
 // that the write stores.
 func (k *commitment) mergeWrite(n int, got backends.WriteResult) {
 	r := &k.res.Writes[n]
+	r.Err = cmp.Or(r.Err, got.Err)
 	r.Lost, r.Alone = append(r.Lost, got.Lost...), append(r.Alone, got.Alone...)
 	r.Failed.AddAll(got.Failed)
+	r.Pending = append(r.Pending, got.Pending...)
 	addQueues(&r.MadeReady, got.MadeReady...)
 	positions, mixed := k.positions[n]
 	if !mixed {
@@ -559,7 +580,7 @@ func (s *Store) claimInParts(ctx context.Context, sidecar backends.Identity, c b
 			failed = cmp.Or(failed, err) // the other queues are in order
 		case kind == managedQueue && isOfTable(err): // adopted queues don't need the table
 			failed = cmp.Or(failed, err)
-		case len(all.Res.Jobs) > 0:
+		case all.Unless(err) == nil:
 			all.Res.More = each
 			return all.Res, nil
 		default:
@@ -592,7 +613,9 @@ func (s *Store) claimKind(ctx context.Context, sidecar backends.Identity, kind q
 		}
 		return res.Claims[0], res.Claims[0].Err
 	case kind == txQueue:
-		defer s.noteTime(time.Now(), c.Queues) // no limit: it can have claimed jobs, in transactions that a limit would end
+		if at.alone {
+			defer s.noteTime(time.Now(), c.Queues)
+		}
 		return s.claimInTx(ctx, c, at)
 	}
 	queue := c.Queues[0].Queue

@@ -193,6 +193,18 @@ func TestConstraintsOfEveryEngine(t *testing.T) {
 	})
 }
 
+// TestRefusalsBesideAnUnknownStep: a constraint that the server can't evaluate for one step is still reported for the others.
+func TestRefusalsBesideAnUnknownStep(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, `CREATE TABLE jobs (id int PRIMARY KEY, state text NOT NULL DEFAULT 'new', tries int NOT NULL DEFAULT 0,
+		CONSTRAINT steps CHECK (CASE state WHEN 'done' THEN false WHEN 'failed' THEN 1 / (tries - tries) > 0 ELSE true END)); INSERT INTO jobs (id) VALUES (1);`, nil)
+	m := mapping.Table{
+		Name: "jobs", MaxAttempts: 3, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Attempts: {"tries"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "running"}, backends.StateDone: {Text: "done"}, backends.StateDead: {Text: "failed"}},
+	}
+	k.has("a nack that fails", k.tried(m), []string{"can't evaluate the constraint steps of ", " for each last nack: "}, []string{"error: queues.q.table: the constraint steps of ", " refuses each ack"})
+}
+
 // TestOccupiedColumns: a column that isn't empty in waiting rows gets no role that overwrites it, and check warns about one
 // that a config gives it.
 func TestOccupiedColumns(t *testing.T) {

@@ -37,6 +37,14 @@ func TestEnqueue(t *testing.T) {
 			t.Errorf("%+v: %v", job, err)
 		}
 	}
+	expiring := backends.NewJob{Queue: "e", Payload: []byte("{}"), Expiry: backends.Expiry{StartWithin: time.Hour}}
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{expiring}}}}); !errors.As(err, &u) || !strings.HasPrefix(u.What, backends.NoExpiry) {
+		t.Errorf("a job that expires: %v", err)
+	}
+	replacing := backends.NewJob{Queue: "e", Payload: []byte("{}"), Key: "k", OnConflict: backends.ConflictReplace}
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{replacing}}}}); !errors.As(err, &u) || !strings.HasPrefix(u.What, backends.NoReplace) {
+		t.Errorf("a job that replaces another one: %v", err)
+	}
 	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("no JSON")}}}}}); !backends.IsRefused(err) {
 		t.Errorf("%v", err)
 	}

@@ -181,6 +181,11 @@ func TestMappingsFit(t *testing.T) {
 			t.Errorf("it does not report %s\n%s", want, got)
 		}
 	}
+	missing := on("nope", "waiting", "taken")
+	missing.OnAck = mapping.Update
+	if got := f.misfits(missing); strings.Count(got, "\n") != 1 || !strings.Contains(got, "the table has no column nope") {
+		t.Errorf("a missing column of the state gives\n%s\nwant that alone", got)
+	}
 	m.Archive = "Old"
 	if got := f.misfits(m); !strings.Contains(got, "queues.q.on_ack.archive: there is no table Old to move rows to: there is old") {
 		t.Error(got)

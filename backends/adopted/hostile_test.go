@@ -402,11 +402,11 @@ func TestHostileSettingsOfARole(t *testing.T) {
 	h.each(h.accepted(postgresChanges(t, c)))
 }
 
-// TestHostileSettingsOfAPooler changes each setting in the session that the pooler then gives to the sidecar, as another client of the
-// same user does if PgBouncer has no server_reset_query_always.
-func TestHostileSettingsOfAPooler(t *testing.T) {
-	t.Parallel()
-	b, err := testserver.StartPgBouncer(t.Context(), server, 1)
+// onPooler is onRole behind a pooler that gives all clients of the role the same session. as runs SQL as another client of it.
+func onPooler(t *testing.T) (h *unruly, c *pgx.Conn, as func(sql string) error) {
+	// The pooler doesn't test the session. With client_min_messages = debug5, a session gets a notice whenever another one changes a table. If
+	// that comes together with the answer to the pooler's test, PgBouncer 1.18 waits for the answer for good.
+	b, err := testserver.StartPgBouncer(t.Context(), server, 1, "server_check_query =")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,6 +416,11 @@ func TestHostileSettingsOfAPooler(t *testing.T) {
 		}
 	})
 	h, c, database, _ := onRole(t, foreignFunctions)
+	t.Cleanup(func() {
+		if t.Failed() { // another client possibly kept the session
+			t.Log(b.State(context.WithoutCancel(t.Context())))
+		}
+	})
 	through, err := b.URL(urlOf(database))
 	if err != nil {
 		t.Fatal(err)
@@ -430,19 +435,54 @@ func TestHostileSettingsOfAPooler(t *testing.T) {
 	for _, name := range []string{"jobs", "keys", "failures", "leases", "sidecars"} {
 		h.fresh = append(h.fresh, "DELETE FROM qsidecar.qsidecar_"+name)
 	}
-	h.set = func(all []change) (err error) {
+	return h, c, func(sql string) (err error) {
 		ctx := context.WithoutCancel(t.Context())
 		other, err := pgx.ConnectConfig(ctx, config)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, other.Close(ctx)) }()
+		_, err = other.Exec(ctx, sql)
+		return err
+	}
+}
+
+// TestHostileSettingsOfAPooler changes each setting in the session that the pooler then gives to the sidecar, as another client of the
+// same user does if PgBouncer has no server_reset_query_always.
+func TestHostileSettingsOfAPooler(t *testing.T) {
+	t.Parallel()
+	h, c, as := onPooler(t)
+	h.set = func(all []change) error {
 		sql := "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL"
 		for _, x := range all {
 			sql += "; SET " + setSQL(x)
 		}
-		_, err = other.Exec(ctx, sql)
-		return err
+		return as(sql)
 	}
 	h.each(h.accepted(append(postgresChanges(t, c), change{"role", "pg_monitor"}, change{"session_authorization", "pg_monitor"})))
+}
+
+// TestTemporaryTablesOfAPooler shows that no statement, and no trigger of an adopted table, uses temporary tables that another client
+// left in the session: they have the names of the sidecar's and of the owner's tables, and of all tables, views and types of the
+// catalogue.
+func TestTemporaryTablesOfAPooler(t *testing.T) {
+	t.Parallel()
+	h, _, as := onPooler(t)
+	names, err := h.rows(`SELECT quote_ident(relname) FROM pg_class WHERE relkind IN ('r', 'v') AND relnamespace::regnamespace::text IN ('pg_catalog', 'public', 'qsidecar')
+		UNION SELECT quote_ident(typname) FROM pg_type WHERE typtype = 'b' AND typelem = 0 AND typnamespace = 'pg_catalog'::regnamespace`)
+	if err != nil || len(names) < 200 {
+		t.Fatalf("%d names, %v", len(names), err)
+	}
+	h.set = func(all []change) error {
+		sql := "DISCARD TEMP"
+		for range all {
+			for _, name := range names {
+				sql += "; CREATE TEMP TABLE " + name + " (evil pg_catalog.int4)"
+			}
+		}
+		return as(sql)
+	}
+	if refused, err := h.run([]change{{name: "temporary tables"}}); refused || err != nil {
+		t.Errorf("refused: %v, %v", refused, err)
+	}
 }

@@ -24,7 +24,9 @@ func (s *Store) claimApart(ctx context.Context, b backends.CommitContent, at *at
 	others.WaitForLocks = false // it has no writes
 	var adopted []int
 	for n, c := range b.Claims {
-		if kind, mixed := s.kindOf(c); mixed || kind != adoptedQueue {
+		open := c
+		open.Queues = slices.DeleteFunc(slices.Clone(c.Queues), func(p backends.Policy) bool { return s.lockedOut(p.Queue) != nil })
+		if kind, mixed := s.kindOf(open); mixed || kind != adoptedQueue {
 			others.addClaim(n, c)
 		} else {
 			adopted = append(adopted, n)

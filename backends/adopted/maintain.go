@@ -25,7 +25,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		return s.Adopted(queue)
 	})
 	m.AdoptedSchedules = len(s.tables) > 0 // the watchers possibly don't have these tables
-	r, err := s.maintainOwn(ctx, m)
+	r, err := s.Engine.Maintain(ctx, m)
 	if err != nil && core.IsOutage(ctx, err) {
 		return r, err
 	}
@@ -36,9 +36,20 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	next := s.reapInTx(ctx, &r, m.Jitter)
 	var due dueWork
 	for _, part := range []func() error{
-		func() (err error) { due, err = s.findDue(ctx, waiting); return err },
+		func() (err error) {
+			if due, err = s.findDue(ctx, waiting); isLocked(err) { // the table of the leases, or of the sidecars
+				s.FindLockedTables(ctx)
+				due, err = s.findDue(ctx, waiting)
+			}
+			return err
+		},
 		func() error { return s.reap(ctx, &r, m, due) },
-		func() error { return s.reapSlow(&r, m) },
+		func() error {
+			if s.leasesLocked() {
+				return nil
+			}
+			return s.reapSlow(&r, m)
+		},
 		func() error { return s.resetStuck(ctx, &r, m.Limit) },
 		func() error { return s.pruneAll(ctx, &r, m) },
 	} {
@@ -63,6 +74,9 @@ func (s *Store) pruneAll(ctx context.Context, r *backends.MaintenanceResult, m b
 	if !m.Prune {
 		return nil
 	}
+	if s.leasesLocked() {
+		return s.prune(ctx, r, m.PruneLimit())
+	}
 	if err := s.pruneLeases(ctx, r, m.PruneLimit()); err != nil {
 		if core.IsOutage(ctx, err) {
 			return err
@@ -70,6 +84,11 @@ func (s *Store) pruneAll(ctx context.Context, r *backends.MaintenanceResult, m b
 		return errors.Join(err, s.prune(ctx, r, m.PruneLimit()))
 	}
 	return s.prune(ctx, r, m.PruneLimit())
+}
+
+// leasesLocked reports whether another session has locked a table that the search for ended claims needs.
+func (s *Store) leasesLocked() bool {
+	return s.LockedTables().Of(backends.OwnLeases|backends.OwnSidecars) != nil
 }
 
 // dueWork is what maintenance has to do.
@@ -85,7 +104,9 @@ func (s *Store) ofQueues(n int) string { return s.dialect.AnyOf(n, lease.QueueCo
 // findDue finds out in one round trip what there is to do. Claims that the database refused to take back don't make
 // maintenance hurry.
 func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err error) {
-	w.next = -1
+	if w.next = -1; s.leasesLocked() {
+		return w, nil
+	}
 	d := s.dialect
 	from := " FROM " + lease.From(d) + " WHERE " + s.ofQueues(1)
 	statements := []*backends.Statement{{
@@ -125,7 +146,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 		if slow { // its claims find out
 			addQueues(&w.ready, name)
 		}
-		return slow || s.isObstructed(name, backends.DoingClaim)
+		return slow || s.isObstructed(name, backends.DoingClaim) || s.lockedOut(name) != nil
 	})
 	for _, name := range waiting {
 		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))

@@ -44,8 +44,8 @@ func (s *Store) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) 
 }
 
 // FireSchedules implements backends.Scheduler.
-func (s *Store) FireSchedules(ctx context.Context) (backends.FiredSchedules, error) {
-	r, err := s.schedules().FireSchedules(ctx)
+func (s *Store) FireSchedules(ctx context.Context, expiry backends.QueueExpiry) (backends.FiredSchedules, error) {
+	r, err := s.schedules().FireSchedules(ctx, expiry)
 	for _, queue := range r.Ready {
 		if s.Adopted(queue) {
 			s.readyIn(0, queue)

@@ -40,11 +40,11 @@ func TestScheduleOfAnAdoptedQueue(t *testing.T) {
 	}
 	due(func(m backends.Maintenance) (backends.MaintenanceResult, error) { return k.Maintain(t.Context(), m) })
 	engine := k.Store.Engine // as a sidecar that doesn't have the table
-	r, err := engine.FireSchedules(t.Context())
+	r, err := engine.FireSchedules(t.Context(), nil)
 	if err != nil || len(r.Fired) != 1 || r.Fired[0].Name != "managed" {
 		t.Fatalf("without the table: %+v, %v", r, err)
 	}
-	r, err = k.FireSchedules(t.Context())
+	r, err = k.FireSchedules(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestOneTableStopsNoOtherSchedule(t *testing.T) {
 		}
 	}
 	k.sql("UPDATE qsidecar.qsidecar_schedules SET next_at = 1; DROP TABLE my_queue")
-	r, err := k.FireSchedules(t.Context())
+	r, err := k.FireSchedules(t.Context(), nil)
 	if err == nil || len(r.Fired) != 1 || r.Fired[0].Name != "2" {
 		t.Errorf("fired %+v, %v", r, err)
 	}
@@ -115,7 +115,7 @@ func TestScheduleOfAQueueThatIsManagedNow(t *testing.T) {
 			t.Errorf("step %d: %+v, %v", i, d, err)
 		}
 		k.sql("UPDATE qsidecar.qsidecar_schedules SET next_at = 1")
-		r, err := engine.FireSchedules(t.Context())
+		r, err := engine.FireSchedules(t.Context(), nil)
 		if err != nil || (len(r.Fired) == 1) != step.managed {
 			t.Errorf("step %d: a sidecar without the table fired %+v, %v", i, r, err)
 		}

@@ -129,6 +129,68 @@ func TestSlowTable(t *testing.T) {
 	})
 }
 
+// TestSlowTxQueue shows that the first slow statement of a queue whose claims are open transactions delays no other queue either: a claim
+// ends, and a settle goes on beside the others. The claim of a job that is done isn't lost.
+func TestSlowTxQueue(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		sleeper, ok := sleeperOf(on.name)
+		if !ok {
+			return
+		}
+		ddl, tables := twoTables(on.name)
+		a := tables["a"]
+		a.ClaimInTx, a.Deliveries = true, true
+		a.Columns[mapping.Attempts] = []string{"attempts"}
+		delete(a.States, backends.StateClaimed)
+		tables["a"] = a
+		k := on.newKit(t, ddl+"ALTER TABLE a ADD COLUMN attempts int NOT NULL DEFAULT 0", tables)
+		k.sql(sleeper)
+		k.EndSlow(300 * time.Millisecond)
+		done := k.one("a")
+		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}, {Queue: "m"}}}, 0)
+		k.sql("INSERT INTO stuck VALUES ('gone')")
+		end := k.holdSleepers(on.name)
+		defer end()
+		ack := backends.Ack{Leases: leases(done)}
+		for round := range 2 {
+			res, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "m")}, Writes: []backends.Write{ack, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}})
+			if err != nil || res.Writes[1].Err != nil || len(res.Claims[0].Jobs) != 1 {
+				t.Fatalf("round %d: %+v, %v", round, res, err)
+			}
+			if _, locked := errors.AsType[*backends.LockedError](res.Writes[0].Err); !locked || !k.Slow("a") {
+				t.Errorf("round %d: a slow ack gets %+v, slow: %v", round, res.Writes[0], k.Slow("a"))
+			}
+		}
+		var waits sync.WaitGroup
+		waits.Go(end)
+		res, err := k.Commit(t.Context(), backends.CommitContent{WaitForLocks: true, Writes: []backends.Write{ack}})
+		if err != nil || res.Writes[0].Err != nil || len(res.Writes[0].Lost) > 0 {
+			t.Errorf("the ack alone gets %+v, %v", res, err)
+		}
+		waits.Wait()
+		k.write(ack, 1)
+		k.wantRows("SELECT concat(count(*), '') FROM a", "5")
+
+		later := time.Now().Add(2 * time.Minute)
+		k.SetClock(func() time.Time { return later })
+		k.maintain(backends.Maintenance{})
+		k.sql("INSERT INTO stuck VALUES ('new')") // the count of deliveries
+		again := k.holdSleepers(on.name)
+		defer again()
+		for round := range 2 {
+			res, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, Claims: []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "b")}})
+			if err != nil || !backends.Retryable(res.Claims[0].Err) || len(res.Claims[1].Jobs) != 1 || !k.Slow("a") {
+				t.Errorf("round %d: claims get %+v, %v; slow: %v", round, res.Claims, err, k.Slow("a"))
+			}
+		}
+		again()
+		testwait.Until(t, "a job is claimed", func() bool {
+			res, err := k.Commit(t.Context(), backends.CommitContent{Sidecar: me, WaitForLocks: true, Claims: []backends.Claim{k.claimOf(1, "a")}})
+			return err == nil && len(res.Claims[0].Jobs) == 1
+		})
+	})
+}
+
 // sleeperOf returns the DDL of a product. SQLite has none: it has one writer, and no trigger that waits.
 func sleeperOf(product string) (ddl string, ok bool) {
 	if strings.HasPrefix(product, "Maria") {

@@ -3,6 +3,7 @@ package adopted
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -43,7 +44,7 @@ func (b *subset) commit(ctx context.Context, s *Store, at *attempt, res *backend
 	for i, n := range b.claims {
 		res.Claims[n] = got.Claims[i]
 	}
-	res.Groups = append(res.Groups, got.Groups...)
+	res.Groups, res.Batches = append(res.Groups, got.Groups...), append(res.Batches, got.Batches...)
 	return nil
 }
 
@@ -58,6 +59,10 @@ func (k *commitment) split(at *attempt) error {
 		mine, others, err := splitLeases(w)
 		if err != nil {
 			return err
+		}
+		if i := slices.IndexFunc(core.JobsOf(k.batch.Writes[n]), func(j backends.NewJob) bool { return j.Batch != "" }); i >= 0 && (mine != nil || len(ins.jobs) > 0) {
+			// If the batch can't get the job, the rest of the write must not happen.
+			return &backends.UnsupportedError{Queue: core.JobsOf(k.batch.Writes[n])[i].Queue, What: "a job of a batch together with a job of an adopted table"}
 		}
 		if mine != nil {
 			k.settles = append(k.settles, part{n, mine})
@@ -98,7 +103,7 @@ func (k *commitment) split(at *attempt) error {
 // openQueues leaves the queues out of a claim that are obstructed or locked. closed: there are no others. each: one of them
 // is tried again, or has refused rows to try again, so that each queue has to have a transaction of its own.
 func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, each bool, closed error) {
-	if !s.ObstacleSet().Some() && !s.slow.some.Load() && len(at.locked) == 0 && len(s.queues()) == len(s.tables) {
+	if !s.ObstacleSet().Some() && !s.slow.some.Load() && !s.LockedTables().Some() && len(at.locked) == 0 && len(s.queues()) == len(s.tables) {
 		return c, false, nil
 	}
 	given := c.Queues
@@ -108,8 +113,8 @@ func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, 
 		case at.locked[p.Queue]:
 		case !at.alone && s.Slow(p.Queue):
 			closed = cmp.Or(closed, s.slowClaim(p.Queue))
-		case !s.Adopted(p.Queue) && s.ownLocked(p.Queue) != nil:
-			closed = cmp.Or(closed, s.ownLocked(p.Queue))
+		case s.lockedOut(p.Queue) != nil:
+			closed = cmp.Or(closed, s.lockedOut(p.Queue))
 		case !s.isObstructed(p.Queue, backends.DoingClaim):
 			each = each || s.wantsRetry(p.Queue)
 			c.Queues = append(c.Queues, p)
@@ -125,6 +130,25 @@ func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, 
 	}
 	return c, each, closed
 }
+
+// lockedOut returns why claims of a queue can't succeed now, because another session has locked a table of the sidecar; nil: they can.
+func (s *Store) lockedOut(queue string) error {
+	need := claimNeeds
+	switch s.kind(queue) {
+	case managedQueue:
+		need = backends.OwnJobs | backends.OwnQueues | backends.OwnSidecars
+	case txQueue:
+		need = 0
+	}
+	if u, ok := errors.AsType[*backends.UnavailableError](s.LockedTables().Of(need)); ok {
+		return &backends.UnavailableError{Queue: queue, Table: u.Table, Err: u.Err}
+	}
+	return nil
+}
+
+// claimNeeds are the tables of the sidecar that claims and the search for rows to claim need: those of back-offs, of pauses, and of
+// whether the sidecar is alive.
+const claimNeeds = backends.OwnLeases | backends.OwnQueues | backends.OwnSidecars
 
 // queueKind is how jobs of a queue are claimed.
 type queueKind int

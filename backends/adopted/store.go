@@ -30,7 +30,6 @@ type Store struct {
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
 	probes    probes
-	own       ownGuard
 	slow      *slowQueues
 	slowReap  slowReap
 	held      *heldLeases
@@ -129,15 +128,16 @@ func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t mapping.Table)
 	if err != nil {
 		return nil, fmt.Errorf("queues.%s.table: %w", p.Queue, err)
 	}
+	if t.ClaimInTx {
+		if err := s.noOpenTx(); err != nil {
+			p.AddFix("claim_mode", "remove the line; states.claimed marks claimed rows then", "its jobs can't be claimed in transactions: %v", err)
+			return nil, nil // the other checks depend on it
+		}
+	}
 	m := mapping.Check(p, t, info, s.dialect)
 	s.checkNotify(p, t.Notify)
 	if m == nil {
 		return nil, nil
-	}
-	if m.ClaimInTx {
-		if err := s.noOpenTx(); err != nil {
-			p.AddFix("claim_mode", "set claim_mode: update, and states.claimed", "its jobs can't be claimed in transactions: %v", err)
-		}
 	}
 	if m.OnAck == mapping.Archive {
 		archive, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)

@@ -141,10 +141,14 @@ func (s *Store) works(queue, doing string) {
 	set.RetryNow(queue, backends.DoingEnqueue)
 }
 
-// isTableLocked reports whether a query of the queue's table, which waits for no row, waits for a lock.
+// isTableLocked reports whether a query of the queue's table, which waits for no row, waits for a lock of that table.
 func (s *Store) isTableLocked(ctx context.Context, queue string) bool {
 	q := s.queues()[queue]
-	return q != nil && isLocked(s.Query(ctx, q.Exists(func() {})))
+	if q == nil || s.lockedOut(queue) != nil || !isLocked(s.Query(ctx, q.Exists(func() {}))) {
+		return false
+	}
+	s.FindLockedTables(ctx) // the query also reads the sidecar's leases
+	return s.lockedOut(queue) == nil
 }
 
 // noteLockedTables notes those of the queues whose whole tables are locked.
@@ -181,7 +185,7 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 		}
 	}
 	s.forgetSlow()
-	if !s.ObstacleSet().Some() {
+	if !s.ObstacleSet().Some() || s.LockedTables().Of(claimNeeds) != nil {
 		return nil
 	}
 	var mu sync.Mutex

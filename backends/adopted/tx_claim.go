@@ -34,7 +34,16 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attem
 		if !s.tx.reserve(c.Queues) {
 			break
 		}
-		got, err := c.nextInTx(ctx)
+		var got bool
+		err := s.limited(ctx, at.alone, func(ctx context.Context) (err error) { // the jobs before have connections of their own
+			got, err = c.nextInTx(ctx)
+			return err
+		})
+		if errors.Is(err, errSlow) && len(c.Queues) > 0 { // no transaction is open on the connection any more
+			s.noteSlow(c.Queues[0].Queue)
+			failed = cmp.Or(failed, s.slowClaim(c.Queues[0].Queue))
+			break
+		}
 		if err != nil && len(c.Queues) > 0 && ctx.Err() == nil {
 			queue := c.Queues[0].Queue
 			switch {

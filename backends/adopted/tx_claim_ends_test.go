@@ -347,7 +347,9 @@ func TestTxClaimMisfits(t *testing.T) {
 func TestSQLiteHasNoTxClaims(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
-	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": tableB()})
+	claimed := tableB()
+	claimed.States = map[backends.State]mapping.Value{backends.StateClaimed: {Text: "2"}} // right without the claim_mode
+	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": claimed})
 	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.claim_mode" || !strings.Contains(wrong[0].Text, "sqlite") {
 		t.Errorf("%v %v", wrong, err)
 	}

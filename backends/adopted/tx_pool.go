@@ -35,6 +35,8 @@ type txPool struct {
 	noted   backends.FailedCounts // losses that no result reported yet
 	closed  bool
 	pings   sync.WaitGroup
+	running map[backends.Lease]*txRun // writes that others did not wait for
+	runs    sync.WaitGroup
 
 	stores int        // that share the pool; see Succeed
 	ended  *sync.Cond // broadcasts the end of each job
@@ -119,7 +121,54 @@ func (t *txPool) provedBy(l backends.Lease) *txJob {
 	if j := t.jobs[id]; j != nil && j.lease.Proof() == l {
 		return j
 	}
+	if run := t.running[l]; run != nil { // it has possibly ended
+		return run.job
+	}
 	return nil
+}
+
+// run returns the write about a lease that others did not wait for; nil: there is none.
+func (t *txPool) run(l backends.Lease) *txRun {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.running[l]
+}
+
+// maxRuns bounds the memory for writes whose callers don't try them again.
+const maxRuns = 1000
+
+// addRun remembers a write. It returns false if it can't.
+func (t *txPool) addRun(run *txRun) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.running) >= maxRuns { // those that have ended were not asked for
+		maps.DeleteFunc(t.running, func(_ backends.Lease, run *txRun) bool { return run.hasEnded() })
+	}
+	if t.closed || len(t.running) >= maxRuns {
+		return false
+	}
+	if t.running == nil {
+		t.running = map[backends.Lease]*txRun{}
+	}
+	t.running[run.proof] = run
+	return true
+}
+
+func (t *txPool) forgetRun(run *txRun) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, run.proof)
+}
+
+// endRuns ends the writes that others did not wait for.
+func (t *txPool) endRuns() {
+	t.mu.Lock()
+	for _, run := range t.running {
+		run.end()
+	}
+	t.running = nil
+	t.mu.Unlock()
+	t.runs.Wait()
 }
 
 // find finds the jobs that meet the condition, in the order of their leases' ids.
@@ -320,6 +369,7 @@ func (t *txPool) close(engine backends.Engine) {
 	t.mu.Unlock()
 	if last {
 		t.pings.Wait()
+		t.endRuns()
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		t.rollBack(ctx, t.find(func(*txJob) bool { return true }))

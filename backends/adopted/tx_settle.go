@@ -3,6 +3,7 @@ package adopted
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ type txWrite struct {
 // pick splits a batch into the writes about jobs in the pool, and the rest.
 func (t *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
 	t.mu.Lock()
-	none := len(t.jobs) == 0
+	none := len(t.jobs)+len(t.running) == 0
 	t.mu.Unlock()
 	if none {
 		return subset{}, nil
@@ -49,14 +50,15 @@ func (t *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
 	return rest, found
 }
 
-// settleInTx runs the writes at the same time: each is a commit of its own connection.
-func (s *Store) settleInTx(ctx context.Context, all []txWrite, jitter backends.Jitter, res []backends.WriteResult) {
+// settleInTx runs the writes at the same time: each is a commit of its own connection. If others wait for them, a write that takes too
+// long goes on beside them (see txRun), and its caller tries it alone.
+func (s *Store) settleInTx(ctx context.Context, all []txWrite, alone bool, jitter backends.Jitter, res []backends.WriteResult) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, w := range all {
 		wg.Go(func() {
 			began := time.Now()
-			one := s.settleJob(ctx, w, jitter)
+			one := s.settleBeside(ctx, w, alone, jitter)
 			if time.Since(began) > s.slowAfter {
 				s.noteSlow(w.job.queue.Queue)
 			}
@@ -73,6 +75,68 @@ func (s *Store) settleInTx(ctx context.Context, all []txWrite, jitter backends.J
 		})
 	}
 	wg.Wait()
+}
+
+// txRun is a write about a job in an open transaction that takes long. A limit would end the transaction, and so lose the claim of a job
+// that is done. So it goes on, and the same write that its caller tries again waits for it.
+type txRun struct {
+	txWrite
+	end    context.CancelFunc
+	done   chan struct{} // closed when result is set
+	result backends.WriteResult
+}
+
+func (t *txRun) hasEnded() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// settleBeside is settleJob. If the caller does not try the write alone, it waits for Store.slowAfter at most.
+func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter backends.Jitter) backends.WriteResult {
+	run := s.tx.run(w.proof)
+	switch {
+	case run != nil && alone:
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			run.end()
+			<-run.done
+		}
+		if s.tx.forgetRun(run); reflect.TypeOf(run.Write) == reflect.TypeOf(w.Write) {
+			return run.result
+		}
+		return s.settleJob(ctx, w, jitter)
+	case run != nil:
+		return backends.WriteResult{Err: errTriedAlone}
+	case alone:
+		return s.settleJob(ctx, w, jitter)
+	}
+	inner, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	run = &txRun{txWrite: w, end: end, done: make(chan struct{})}
+	s.tx.runs.Go(func() {
+		defer close(run.done)
+		defer end()
+		run.result = s.settleJob(inner, w, jitter)
+	})
+	timer := time.NewTimer(s.slowAfter)
+	defer timer.Stop()
+	select {
+	case <-run.done:
+		stop()
+		return run.result
+	case <-timer.C:
+	}
+	if !stop() || !s.tx.addRun(run) { // its time is over, or the pool is closed
+		end()
+		<-run.done
+		return run.result
+	}
+	return backends.WriteResult{Err: errTriedAlone}
 }
 
 // settleJob runs a write about one job.

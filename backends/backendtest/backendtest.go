@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 // Database is an empty database for one test, with the hooks that the test needs.
 type Database struct {
 	backends.Backend
+
+	// Lacks are the topics of Test whose features the engine answers unsupported. Their tests end without a check.
+	Lacks []string
 
 	// OpenAnother opens a second handle, as another sidecar on the same database does. The engine's
 	// test closes it at the end.
@@ -63,9 +67,16 @@ type Database struct {
 	// LockGate is LockRow for the gate of a queue with limits, which has one after its first claim: as if a host hung in its claim.
 	LockGate func(queue string) (unlock func())
 
+	// LockTable locks one of the sidecar's tables in another session, as an ALTER does, until unlock is called. It is nil if the engine
+	// has no such locks.
+	LockTable func(table string) (unlock func())
+
 	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if there is no
 	// such lock.
 	LockStripe func(queue, group string) (unlock func())
+
+	// AdmitsInCommits: a commit that ends a job of a group also admits the next one, if claims found too few.
+	AdmitsInCommits bool
 
 	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
 	// with a key; the first one begins it. The error is the server's, such as a deadlock. end commits. Application is
@@ -91,18 +102,21 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
 		{"ClaimLimits", claimLimitTests}, {"Limits", limitTests}, {"Groups", groupTests}, {"GroupWalk", groupWalkTests}, {"GroupReady", groupReadyTests}, {"GroupHistories", groupHistoryTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
-		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests},
+		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests}, {"Progress", progressTests}, {"Expiry", expiryTests}, {"OwnRetention", ownRetentionTests}, {"Conflicts", conflictTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
-		{"Schedules", scheduleTests}, {"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests},
+		{"Schedules", scheduleTests}, {"Batches", batchTests}, {"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests}, {"LockedTables", lockedTableTests},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
+					stopObstacles(k.Backend)
 					k.join(k.Backend, me)
-					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "GroupHistories": k.hasGroups, "Schedules": k.hasSchedules}[topic.name]; has == nil || has() {
+					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "GroupHistories": k.hasGroups, "Schedules": k.hasSchedules, "Progress": k.hasProgress, "Batches": k.hasBatches, "Expiry": k.expires, "OwnRetention": k.retains, "Conflicts": k.replacesContent}[topic.name]; has == nil || has() {
 						test(k)
+					} else if !slices.Contains(k.Lacks, topic.name) {
+						k.Errorf("the engine answers unsupported: build it, or name the topic in Database.Lacks")
 					}
 				})
 			}

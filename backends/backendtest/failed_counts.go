@@ -34,7 +34,7 @@ func CheckFailedCounts(t interface {
 	}
 }
 
-// CheckReapedCounts checks that Failed and Reaped of a maintenance result agree.
+// CheckReapedCounts checks that Failed of a maintenance result agrees with Reaped and Expired.
 func CheckReapedCounts(t interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -44,6 +44,10 @@ func CheckReapedCounts(t interface {
 	for _, f := range r.Failed {
 		got[f.Cause] += f.Jobs
 	}
+	if got[backends.CauseExpired] != r.Expired {
+		t.Errorf("%d jobs expired, but counted as failed %+v", r.Expired, r.Failed)
+	}
+	delete(got, backends.CauseExpired)
 	for cause, n := range r.Reaped {
 		if got[cause] != n {
 			t.Errorf("reaped %v, but counted as failed %+v", r.Reaped, r.Failed)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +25,16 @@ func (k *kit) commitLost(b backends.CommitContent, before bool, happened func() 
 // commitTruthfully is commitLost with a fault that the caller has armed.
 func (k *kit) commitTruthfully(b backends.CommitContent, before bool, happened func() bool) {
 	k.Helper()
-	_, err := k.Commit(k.Context(), b)
+	k.truthful(before, happened, func() error {
+		_, err := k.Commit(k.Context(), b)
+		return err
+	})
+}
+
+// truthful checks that the answer of a call agrees with what happened.
+func (k *kit) truthful(before bool, happened func() bool, call func() error) {
+	k.Helper()
+	err := call()
 	switch got := happened(); {
 	case got == before:
 		k.Fatalf("the connection broke %s the commit, but took effect: %v", map[bool]string{true: "before", false: "after"}[before], got)
@@ -128,6 +139,26 @@ var faultTests = map[string]func(*kit){
 				claimed := k.stats().Claimed
 				k.enqueuePayloads("c")
 				fault(k.claimBatch(me, 1, 0, policy("q")), func() bool { return k.stats().Claimed == claimed+1 })
+			}
+		}
+	},
+	// The reply of a commit is lost, or a proxy answers it with an error of its own, with each kind of change.
+	"LostReplyOfEachChange": func(k *kit) {
+		if k.InsertJob == nil { // without a database only Commit can lose its reply
+			return
+		}
+		arms := map[string]func(before bool){"cut": k.LoseCommit}
+		for _, name := range slices.Sorted(maps.Keys(k.CommitErrors)) {
+			arms[name] = k.CommitErrors[name]
+			break // the engine's own tests have the others
+		}
+		for name, arm := range arms {
+			for _, before := range []bool{true, false} {
+				k.eachLostChange(func(what string, happened func() bool, call func() error) {
+					k.Logf("%s, %s, before the commit: %v", what, name, before)
+					arm(before)
+					k.truthful(before, happened, call)
+				})
 			}
 		}
 	},
@@ -247,4 +278,97 @@ var faultTests = map[string]func(*kit){
 		}
 		k.enqueuePayloads("the other one works")
 	},
+}
+
+// eachLostChange calls lose with each kind of change besides new jobs, acks and claims.
+func (k *kit) eachLostChange(lose func(what string, happened func() bool, call func() error)) {
+	k.Helper()
+	fresh := func() string { return k.enqueue(backends.NewJob{Queue: "q"})[0] }
+	is := func(id string, state backends.State) func() bool {
+		return func() bool {
+			v := k.view(id)
+			return v == nil && state == backends.StateDeleted || v != nil && v.State == state
+		}
+	}
+	settle := func(what string, state backends.State, w func(l []backends.Lease) backends.Write) {
+		fresh()
+		j := k.claimOne()
+		lose(what, is(j.ID, state), func() error {
+			_, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{w(leasesOf(j))}})
+			return err
+		})
+		k.operate(backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: []string{j.ID}}, k.countIf(is(j.ID, backends.StateClaimed)), is(j.ID, backends.StateClaimed)())
+		k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{j.ID}}, 1, false)
+	}
+	settle("nack", backends.StateDead, func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} })
+	settle("release", backends.StateReady, func(l []backends.Lease) backends.Write { return backends.Release{Leases: l, Uncounted: true} })
+
+	command := func(what string, happened func() bool, c backends.Command) {
+		c.Queue = "q"
+		lose(what, happened, func() error {
+			_, _, err := k.inspector().Command(k.Context(), c)
+			return err
+		})
+	}
+	priority := int16(7)
+	id := fresh()
+	command("change", func() bool { return k.view(id).Priority == priority }, backends.Command{Kind: backends.Change, IDs: []string{id}, Priority: &priority})
+	command("cancel", is(id, backends.StateDead), backends.Command{Kind: backends.Cancel, IDs: []string{id}})
+	k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, 1, false)
+	fresh()
+	j := k.claimOne()
+	command("reclaim", is(j.ID, backends.StateReady), backends.Command{Kind: backends.Reclaim, IDs: []string{j.ID}})
+	if is(j.ID, backends.StateReady)() {
+		j = k.claimOne()
+	}
+	k.write(backends.Nack{Leases: leasesOf(j), Dead: true})
+	command("retry", is(j.ID, backends.StateReady), backends.Command{Kind: backends.Retry, IDs: []string{j.ID}})
+	state := k.view(j.ID).State
+	command("purge", is(j.ID, backends.StateDeleted), backends.Command{Kind: backends.Purge, State: state})
+	k.operate(backends.Command{Kind: backends.Purge, Queue: "q", State: state}, k.countIf(is(j.ID, state)), false)
+	id = fresh()
+	command("delete", is(id, backends.StateDeleted), backends.Command{Kind: backends.Delete, IDs: []string{id}})
+	k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, k.countIf(is(id, backends.StateReady)), false)
+
+	id = fresh()
+	command("pause", func() bool { return k.stats().Paused }, backends.Command{Kind: backends.Pause})
+	if _, _, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Resume, Queue: "q"}); err != nil {
+		k.Fatal(err)
+	}
+	if k.hasLimits() {
+		command("limit", func() bool { return k.stats().Limits.MaxClaimed == 9 }, backends.Command{Kind: backends.Limit, Limits: capOf(9)})
+		k.limit(backends.LimitsChange{None: true})
+	}
+	k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, 1, false)
+
+	if !k.hasSchedules() {
+		return
+	}
+	schedules := scheduler(k, k.Backend)
+	found := func() []backends.Schedule {
+		all, err := schedules.Schedules(k.Context(), backends.ScheduleList{Max: 10})
+		if err != nil {
+			k.Fatal(err)
+		}
+		return all
+	}
+	lose("declare", func() bool { return len(found()) == 1 }, func() error {
+		_, err := schedules.DeclareSchedule(k.Context(), hourly("s"), false)
+		return err
+	})
+	k.declare(hourly("s"))
+	lose("pause of a schedule", func() bool { return found()[0].Paused }, func() error {
+		_, err := schedules.ChangeSchedule(k.Context(), backends.ScheduleCommand{Kind: backends.SchedulePause, Queue: "q", Name: "s"})
+		return err
+	})
+	if _, err := schedules.ChangeSchedule(k.Context(), backends.ScheduleCommand{Kind: backends.ScheduleDelete, Queue: "q", Name: "s"}); err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *kit) countIf(is func() bool) int64 {
+	if is() {
+		return 1
+	}
+	return 0
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
-// groupHistoryTests run random histories of jobs of groups: enqueues of two sidecars, late commits, plain INSERTs, keys, delays,
+// groupHistoryTests run random histories of jobs of groups: enqueues of two sidecars, late commits of these and of plain INSERTs, keys, delays,
 // priorities, claims in both orders and prefetches, failures, returned jobs, lost sidecars and changes of the limits.
 var groupHistoryTests = map[string]func(*kit){
 	"LimitAndOrder": func(k *kit) { // with the default limit
@@ -32,7 +32,10 @@ func runGroupHistories(k *kit, h groupHistory) {
 	h.handles = []backends.Backend{k.Backend, k.OpenAnother()}
 	h.sidecars = []backends.Identity{me, other}
 	k.join(k, other)
-	h.claimed, h.left, h.queued = map[string]backends.Job{}, map[string]int{}, map[string][]string{}
+	h.claimed, h.left, h.queued, h.late = map[string]backends.Job{}, map[string]int{}, map[string][]string{}, map[string]bool{}
+	if k.Producer != nil {
+		h.producer = k.Producer()
+	}
 	for range rounds {
 		for range 40 {
 			h.step()
@@ -56,6 +59,10 @@ type groupHistory struct {
 	claimed map[string]backends.Job // with valid leases, by id
 	left    map[string]int          // how many jobs of each group have not ended
 	queued  map[string][]string     // their payloads in order, if ordered
+	late    map[string]bool         // those that can end before the ones before them, because they were stored before these, and committed after
+
+	producer Producer
+	open     map[string]string // the group by the payload of jobs in the producer's open transaction
 }
 
 func groupOfPayload(j backends.Job) string {
@@ -92,7 +99,7 @@ func (g *groupHistory) commitBy(c backends.CommitContent) backends.Results {
 	b := g.handles[g.random(2)]
 	r, err := b.Commit(g.Context(), c)
 	if err != nil {
-		g.Fatal(err)
+		g.Fatalf("%+v beside an open transaction with the jobs %v: %v", c, g.open, err)
 	}
 	g.admit(b, r)
 	return r
@@ -100,7 +107,7 @@ func (g *groupHistory) commitBy(c backends.CommitContent) backends.Results {
 
 func (g *groupHistory) step() {
 	g.Helper()
-	switch g.random(12) {
+	switch g.random(14) {
 	case 0, 1, 2:
 		var jobs []backends.NewJob
 		for range 1 + g.random(3) {
@@ -141,7 +148,44 @@ func (g *groupHistory) step() {
 		if g.random(3) == 0 {
 			g.loseSidecar()
 		}
+	case 12, 13:
+		g.produce()
 	}
+}
+
+// produce begins or ends a transaction of the producer.
+func (g *groupHistory) produce() {
+	if g.producer.Begin == nil {
+		return
+	}
+	if len(g.open) > 0 {
+		g.endOpen(g.random(4) > 0)
+		return
+	}
+	g.open = map[string]string{}
+	g.producer.Begin()
+	for range 1 + g.random(3) {
+		g.number++
+		group := g.anyGroup()
+		payload := fmt.Sprintf("%s%d", group, g.number)
+		g.producer.Insert("q", group, []string{payload}, g.random(4) == 0)
+		g.open[payload] = group
+	}
+}
+
+// endOpen ends the transaction of the producer.
+func (g *groupHistory) endOpen(commit bool) {
+	if len(g.open) == 0 {
+		return
+	}
+	g.producer.End(commit)
+	for payload, group := range g.open {
+		if commit {
+			g.added(group, payload)
+			g.late[payload] = true
+		}
+	}
+	g.open = nil
 }
 
 // claimSome claims jobs, and checks that no group has more leases than its limit, or than it had if that was lowered.
@@ -217,7 +261,7 @@ func (g *groupHistory) ended(j backends.Job) {
 	g.Helper()
 	group := groupOfPayload(j)
 	i := slices.Index(g.queued[group], string(j.Payload))
-	if i < 0 || g.ordered && i > 0 {
+	if i < 0 || g.ordered && i > 0 && !g.late[string(j.Payload)] {
 		g.Fatalf("job %s of the group %s ends before %v", j.Payload, group, g.queued[group])
 	}
 	g.queued[group] = slices.Delete(g.queued[group], i, i+1)
@@ -279,6 +323,7 @@ func (g *groupHistory) loseSidecar() {
 // drain ends all jobs. Each group with jobs has one to claim after two rounds of maintenance.
 func (g *groupHistory) drain() {
 	g.Helper()
+	g.endOpen(true)
 	for {
 		var jobs []backends.Job
 		for _, j := range g.claimed {

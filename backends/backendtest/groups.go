@@ -497,13 +497,71 @@ var groupTests = map[string]func(*kit){
 			k.Errorf("after the enqueue: %v and %v", made, ready)
 		}
 		r = commit(acked(leasesOf(k.wantNext("a1")...)))
-		if ready := k.admit(k.Backend, r); !slices.Equal(ready, []string{"q"}) {
+		if ready := slices.Concat(r.Writes[0].MadeReady, k.admit(k.Backend, r)); !slices.Equal(ready, []string{"q"}) {
 			k.Errorf("after the ack: %v", ready)
 		}
 		r = commit(acked(leasesOf(k.wantNext("a2")...)))
-		if ready := k.admit(k.Backend, r); len(ready) != 0 {
+		if ready := slices.Concat(r.Writes[0].MadeReady, k.admit(k.Backend, r)); len(ready) != 0 {
 			k.Errorf("after the last ack: %v", ready)
 		}
+	},
+	"OneCommitForEachJob": func(k *kit) {
+		k.enqueueMembers("a1", "a2", "a3", "a4", "a5")
+		jobs := k.claim(5)
+		k.wantJobs(jobs, "a1")
+		for i := 2; i <= 5; i++ { // an engine can learn from the first ones that acks admit jobs
+			b := k.claimBatch(me, 5, 0, policy("q"))
+			b.Writes = []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}
+			r, err := k.Commit(k.Context(), b)
+			if err != nil || len(r.Writes[0].Lost) > 0 {
+				k.Fatalf("%+v, %v", r.Writes, err)
+			}
+			jobs = r.Claims[0].Jobs
+			if k.AdmitsInCommits && i > 3 && (len(r.Groups) > 0 || len(r.Writes[0].MadeReady) > 0) {
+				k.Errorf("after job %d: groups %v wait for admissions, %v are ready", i, r.Groups, r.Writes[0].MadeReady)
+			}
+			if k.admit(k.Backend, r); len(jobs) == 0 && (!k.AdmitsInCommits || i <= 3) {
+				jobs = k.claim(5)
+			}
+			k.wantJobs(jobs, fmt.Sprint("a", i))
+		}
+		k.write(backends.Ack{Leases: leasesOf(jobs...)})
+		k.wantGroups(0, 0)
+	},
+	"ClaimsBesideAnAdmissionHideNoReadyJob": func(k *kit) {
+		k.enqueueMembers("a1", "a2")
+		jobs := k.claim(5)
+		k.wantJobs(jobs, "a1")
+		k.enqueuePayloads("none")
+		b := k.claimBatch(me, 1, 0, policy("q"))
+		b.Writes = []backends.Write{backends.Ack{Leases: leasesOf(jobs...)}}
+		r, err := k.Commit(k.Context(), b)
+		if err != nil || len(r.Claims[0].Jobs) != 1 {
+			k.Fatalf("%+v, %v", r, err)
+		}
+		if string(r.Claims[0].Jobs[0].Payload) == "none" { // not the admitted one
+			if ready := slices.Concat(r.Writes[0].MadeReady, k.admit(k.Backend, r)); !slices.Contains(ready, "q") {
+				k.Errorf("a job is ready, and %v are reported", ready)
+			}
+		}
+	},
+	"ARefusedNextJobDoesNotHurtTheAck": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		first, refused := badJob("a1", 0), badJob("a2", 1)
+		first.Group, refused.Group = "a", "a"
+		k.enqueue(first)
+		jobs := k.commit(k.claimBatch(me, 5, 0, policy("bad"))).Claims[0].Jobs
+		k.wantJobs(jobs, "a1")
+		k.enqueue(refused)
+		allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+		if r := k.write(backends.Ack{Leases: leasesOf(jobs...)}); r.Err != nil || len(r.Lost) > 0 {
+			k.Errorf("the ack got %+v", r)
+		}
+		allow()
+		k.maintain(backends.Maintenance{})
+		k.wantJobs(k.commit(k.claimBatch(me, 5, 0, policy("bad"))).Claims[0].Jobs, "a2")
 	},
 	"BlockedJobsAreShown": func(k *kit) {
 		ids := k.enqueueMembers("b1", "b2", "a1", "a2", "a3")

@@ -15,6 +15,7 @@ var obstacleTests = map[string]func(*kit){
 	"RefusedRowsHideNoOtherIfLIFO":              func(k *kit) { k.besideRefusedRows(true) },
 	"JobsBecomeReadyWithoutTheTableOfCancels":   func(k *kit) { k.promotesWithout("cancelled") },
 	"JobsBecomeReadyWithoutTheTableOfSchedules": func(k *kit) { k.promotesWithout("schedules") },
+	"JobsBecomeReadyWithoutTheTableOfBatches":   func(k *kit) { k.promotesWithoutBatches() },
 	"MoreRefusedRowsThanAClaimTries": func(k *kit) {
 		if k.RefuseChanges == nil {
 			return
@@ -265,6 +266,41 @@ var obstacleTests = map[string]func(*kit){
 			k.writeLosing(backends.Ack{Leases: leasesOf(k.claimAll(policy("bad"), 10)...)}, 0)
 		}
 	},
+	"RefusedPurgeHidesNoOther": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		ids := k.enqueue(badJob("a", 0), badJob("x", 1), badJob("b", 0), badJob("c", 0), badJob("x", 1), badJob("d", 0))
+		allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+		c := backends.Command{Kind: backends.Purge, Queue: "bad", State: backends.StateReady}
+		for _, want := range []int64{4, 0} {
+			n, _, err := k.inspector().Command(k.Context(), c)
+			if n != want || !backends.IsRefused(err) || !strings.Contains(err.Error(), refusal) || !strings.Contains(err.Error(), "job "+ids[1]+":") && !strings.Contains(err.Error(), "job "+ids[4]+":") || !strings.Contains(err.Error(), "1 more") {
+				k.Errorf("purged %d, %v", n, err)
+			}
+		}
+		allow()
+		if n, _, err := k.inspector().Command(k.Context(), c); n != 2 || err != nil {
+			k.Errorf("with nothing in the way: purged %d, %v", n, err)
+		}
+	},
+	"RefusedCommandOfOneJob": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		priority := int16(2)
+		for _, c := range []backends.Command{{Kind: backends.Delete}, {Kind: backends.Cancel}, {Kind: backends.Cancel, Remove: true}, {Kind: backends.Change, Priority: &priority}} {
+			ids := k.enqueue(badJob("a", 0), badJob("x", 1), badJob("b", 0))
+			allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+			c.Queue, c.IDs = "bad", ids
+			n, _, err := k.inspector().Command(k.Context(), c)
+			if n != 2 || !backends.IsRefused(err) || !strings.Contains(err.Error(), refusal) || !strings.Contains(err.Error(), "job "+ids[1]+":") {
+				k.Errorf("%+v: changed %d, %v", c, n, err)
+			}
+			allow()
+			k.operate(backends.Command{Kind: backends.Delete, Queue: "bad", IDs: ids[1:2]}, 1, false)
+		}
+	},
 	"RefusedReclaimOfOneJob": func(k *kit) { // the other jobs of the command are reclaimed
 		if k.RefuseChanges == nil {
 			return
@@ -361,6 +397,14 @@ func (k *kit) retry(doing string) {
 	k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet().RetryNow("bad", doing)
 }
 
+// stopObstacles stops the clock of a backend's obstacles, so that a slow machine tries none again before retry.
+func stopObstacles(b backends.Backend) {
+	if set, ok := b.(interface{ ObstacleSet() *backends.ObstacleSet }); ok {
+		now := time.Now()
+		set.ObstacleSet().Now = func() time.Time { return now }
+	}
+}
+
 // claimAll claims from "bad" until nothing is left, n jobs at a time.
 func (k *kit) claimAll(p backends.Policy, n int) (all []backends.Job) {
 	k.Helper()
@@ -388,6 +432,7 @@ func (k *kit) besideRefusedRows(lifo bool) {
 		return
 	}
 	b := k.OpenAnother()
+	stopObstacles(b)
 	k.join(b, other)
 	p := policy("bad")
 	p.LIFO = lifo

@@ -89,7 +89,7 @@ func (k *kit) databaseTime() time.Time {
 
 func (k *kit) fire() backends.FiredSchedules {
 	k.Helper()
-	r, err := scheduler(k, k.Backend).FireSchedules(k.Context())
+	r, err := scheduler(k, k.Backend).FireSchedules(k.Context(), nil)
 	if err != nil {
 		k.Fatalf("fire: %v", err)
 	}
@@ -159,6 +159,26 @@ var scheduleTests = map[string]func(*kit){
 			k.Error(diff)
 		}
 	},
+	"JobsHaveTheLimitOfTheirQueue": func(k *kit) {
+		if !k.expires() {
+			return
+		}
+		k.declare(hourly("report"))
+		k.reach("report", 0)
+		s := scheduler(k, k.Backend)
+		expiry := func(queue string) backends.Expiry { return minute(queue).Expiry }
+		r, err := s.FireSchedules(k.Context(), expiry)
+		if err != nil || len(r.Fired) != 1 {
+			k.Fatal(r, err)
+		}
+		id, err := s.ChangeSchedule(k.Context(), backends.ScheduleCommand{Kind: backends.ScheduleRun, Queue: "q", Name: "report", Expiry: expiry})
+		if err != nil {
+			k.Fatal(err)
+		}
+		k.AdvanceClock(time.Minute)
+		k.expireAll(2)
+		k.wantExpired(0, r.Fired[0].Jobs[0], id)
+	},
 	"OneJobForEachOccurrence": func(k *kit) {
 		second := scheduler(k, k.OpenAnother())
 		const names = 5
@@ -172,7 +192,7 @@ var scheduleTests = map[string]func(*kit){
 			for _, s := range []backends.Scheduler{scheduler(k, k.Backend), second, scheduler(k, k.Backend), second} {
 				wg.Go(func() {
 					<-start
-					if _, err := s.FireSchedules(k.Context()); err != nil {
+					if _, err := s.FireSchedules(k.Context(), nil); err != nil {
 						if _, locked := errors.AsType[*backends.LockedError](err); !locked { // by the others
 							k.Error(err)
 						}
@@ -196,7 +216,7 @@ var scheduleTests = map[string]func(*kit){
 		for i, before := range []bool{true, false, true, false} {
 			k.reach("s", time.Second)
 			k.LoseCommit(before)
-			_, err := scheduler(k, k.Backend).FireSchedules(k.Context())
+			_, err := scheduler(k, k.Backend).FireSchedules(k.Context(), nil)
 			if err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err) {
 				k.Fatal(err)
 			}
@@ -383,7 +403,7 @@ var scheduleTests = map[string]func(*kit){
 		k.declare(hourly("q"))
 		k.reach("q", 0)
 		k.RefuseJobs("p", "not today")
-		r, err := scheduler(k, k.Backend).FireSchedules(k.Context())
+		r, err := scheduler(k, k.Backend).FireSchedules(k.Context(), nil)
 		if err == nil || !strings.Contains(err.Error(), "not today") || len(r.Fired) != 1 || r.Fired[0].Name != "q" {
 			k.Errorf("fired %+v, %v; want q, and the reason of the other", r, err)
 		}
@@ -401,7 +421,7 @@ var scheduleTests = map[string]func(*kit){
 		k.declare(hourly("q"))
 		k.reach("q", 0)
 		k.RefuseJobs("p", "not today")
-		r, err := scheduler(k, k.Backend).FireSchedules(k.Context())
+		r, err := scheduler(k, k.Backend).FireSchedules(k.Context(), nil)
 		if err == nil || !strings.Contains(err.Error(), "not today") || len(r.Fired) != 1 || r.Fired[0].Name != "q" {
 			k.Errorf("fired %+v, %v; want q, and the reason of the others", r, err)
 		}

@@ -118,7 +118,7 @@ func (j *job) view() backends.View {
 		ID: j.id, Queue: j.Queue, State: j.state, Payload: bytes.Clone(j.Payload), Priority: j.Priority,
 		Attempt: j.Attempts, MaxAttempts: cmp.Or(j.Limit, j.MaxAttempts), EnqueuedAt: j.enqueued,
 		FinishedAt: j.finished, Key: j.Key, Group: j.Group, Headers: maps.Clone(j.Headers), Result: bytes.Clone(j.result),
-		Failures: slices.Clone(j.failures),
+		Failures: slices.Clone(j.failures), HasProgress: j.progress != nil, StartBefore: j.startBefore,
 	}
 	switch j.state {
 	case backends.StateScheduled:
@@ -133,6 +133,7 @@ func (j *job) view() backends.View {
 func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, freed bool, err error) {
 	var left []backends.JobState
 	var ended []backends.Token
+	var pending []backends.StoredPending
 	err = b.do(ctx, func() error {
 		switch c.Kind {
 		case backends.Pause:
@@ -170,6 +171,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			}
 			b.command(j, c)
 		}
+		pending = b.pending
 		made := len(b.madeReady) > 0
 		n, freed = int64(len(found)), len(b.admit()) > 0 || made
 		return nil
@@ -179,6 +181,9 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 	}
 	if err == nil && c.Ended != nil && len(ended) > 0 {
 		c.Ended(ended)
+	}
+	if err == nil && c.Pending != nil && len(pending) > 0 {
+		c.Pending(pending)
 	}
 	return n, freed, err
 }
@@ -207,8 +212,8 @@ func (j *job) selectedBy(c backends.Command) bool {
 func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 	return func(j *job) bool {
 		holder := b.keys[key{j.Queue, j.Key}]
-		taken := j.Key != "" && (before[j.Key] || b.remembered(holder) && holder != j)
-		before[j.Key] = true
+		taken := j.Key != "" && !j.KeyUntilStart && (before[j.Key] || b.remembered(holder) && holder != j)
+		before[j.Key] = before[j.Key] || !j.KeyUntilStart
 		return taken
 	}
 }
@@ -266,9 +271,10 @@ func (b *Backend) command(j *job, c backends.Command) {
 	case backends.Change:
 		b.changeWaiting(j, c)
 	case backends.Retry:
-		if j.Key != "" {
+		if j.Key != "" && !j.KeyUntilStart {
 			b.keys[key{j.Queue, j.Key}] = j
 		}
+		j.startBefore = time.Time{}
 		b.apply(j, backends.Disposition{State: backends.StateReady})
 	case backends.Reclaim:
 		b.apply(j, j.counted().AfterRelease(backends.Release{Uncounted: true}, 0))
@@ -282,6 +288,9 @@ func (b *Backend) changeWaiting(j *job, c backends.Command) {
 	switch {
 	case c.Delay != nil:
 		j.runAt = b.now.Add(*c.Delay)
+		if last := j.enqueued.Add(c.Within); c.Within > 0 && j.runAt.After(last) {
+			j.runAt = last
+		}
 	case !c.RunAt.IsZero():
 		j.runAt = c.RunAt
 	case j.state != backends.StateScheduled:

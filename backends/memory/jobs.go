@@ -65,6 +65,7 @@ func (b *Backend) setState(j *job, s backends.State, end time.Time) {
 		}
 	case backends.StateDone, backends.StateDead, backends.StateDeleted:
 		j.finished, j.expires, j.admitted = b.now, end, false
+		b.memberEnded(j, s)
 	}
 }
 
@@ -79,7 +80,13 @@ func (b *Backend) fromNow(d time.Duration) time.Time {
 func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
 	for _, n := range jobs {
 		k := key{n.Queue, n.Key}
-		if first := b.keys[k]; b.remembered(first) {
+		first := b.keys[k]
+		if n.Key != "" && b.remembered(first) && n.OnConflict != backends.ConflictKeep {
+			if s := b.replace(first, n); s.ID != "" {
+				stored = append(stored, s)
+				continue
+			}
+		} else if b.remembered(first) {
 			stored = append(stored, backends.Stored{ID: first.id, Duplicate: true, State: first.state})
 			continue
 		}
@@ -90,13 +97,20 @@ func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
 		if n.Key != "" {
 			b.keys[k] = j
 		}
+		if n.Batch != "" {
+			b.batches[n.Batch].members[j.id] = false
+		}
 		if n.Delay > 0 {
 			j.runAt = b.now.Add(n.Delay)
 		}
-		state := backends.StateReady
+		state, from := backends.StateReady, b.now
 		if j.runAt.After(b.now) {
-			state = backends.StateScheduled
+			state, from = backends.StateScheduled, j.runAt
 		}
+		if j.startBefore = n.Expiry.StartBefore; n.Expiry.StartWithin > 0 {
+			j.startBefore = from.Add(n.Expiry.StartWithin)
+		}
+		j.retainDead = n.Expiry.RetainDead
 		b.setState(j, state, time.Time{})
 		stored = append(stored, backends.Stored{ID: j.id})
 	}
@@ -106,6 +120,9 @@ func (b *Backend) store(jobs []backends.NewJob) (stored []backends.Stored) {
 // remembered reports whether the key of j still makes a second enqueue a duplicate: j is
 // unfinished, or its key TTL has not passed.
 func (b *Backend) remembered(j *job) bool {
+	if j != nil && j.KeyUntilStart {
+		return !j.started && j.finished.IsZero()
+	}
 	return j != nil && (j.finished.IsZero() || b.now.Before(j.enqueued.Add(j.KeyTTL)))
 }
 
@@ -115,6 +132,7 @@ func (b *Backend) ack(j *job, result []byte) {
 	if j.result = bytes.Clone(result); j.retainDone == 0 {
 		delete(b.jobs, j.id)
 	}
+	b.settlePending(j)
 }
 
 // apply changes j as the disposition requires.
@@ -133,6 +151,7 @@ func (b *Backend) apply(j *job, f backends.Disposition) {
 		b.seq++
 		j.pos, j.readyAt = b.seq, b.now
 	}
+	b.settlePending(j)
 }
 
 func (b *Backend) extend(j *job, e backends.Extend) {
@@ -148,7 +167,7 @@ func (b *Backend) extend(j *job, e backends.Extend) {
 
 func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.ClaimResult) {
 	var size int64
-	full := false
+	full, expired := false, 0
 	for _, p := range c.Queues {
 		most := len(c.Slots)
 		var gate *backends.Gate
@@ -170,7 +189,16 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 				break
 			}
 			j.timeout, j.Limit = cmp.Or(j.Timeout, p.Timeout), cmp.Or(j.MaxAttempts, p.MaxAttempts)
-			j.Backoff, j.BackoffMax, j.retainDone, j.retainDead = p.Backoff, p.BackoffMax, p.RetainDone, p.RetainDead
+			j.Backoff, j.BackoffMax, j.retainDone, j.retainDead = p.Backoff, p.BackoffMax, max(p.RetainDone, j.Retain), p.RetainDead
+			if b.isExpired(j) {
+				r.Failed.Add(j.Queue, backends.CauseExpired, !j.Expiry.Remove)
+				b.expire(j)
+				if expired++; expired == mostExpired {
+					r.More, full = true, true
+					break
+				}
+				continue
+			}
 			n := int64(len(j.Payload))
 			if c.MaxPayload > 0 && n > c.MaxPayload {
 				b.apply(j, backends.Disposition{
@@ -196,6 +224,28 @@ func (b *Backend) claim(h backends.Identity, c backends.Claim) (r backends.Claim
 		}
 	}
 	return r
+}
+
+// mostExpired is how many expired jobs a claim meets until it ends.
+const mostExpired = 100
+
+// isExpired reports whether no attempt of a waiting job must start any more.
+func (b *Backend) isExpired(j *job) bool {
+	return !j.startBefore.IsZero() && !j.startBefore.After(b.now)
+}
+
+// expire ends a waiting job.
+func (b *Backend) expire(j *job) {
+	if j.Expiry.Remove {
+		b.setState(j, backends.StateDeleted, time.Time{})
+		delete(b.jobs, j.id)
+		return
+	}
+	b.apply(j, backends.Disposition{
+		State: backends.StateDead, Attempts: j.Attempts, Losses: j.Losses, PrefetchLosses: j.PrefetchLosses,
+		Cause: backends.CauseExpired, Message: backends.ExpiredMessage,
+	})
+	j.fence = max(j.fence+1, b.now.UnixMicro())
 }
 
 // gate returns the state of a queue's limits.
@@ -228,7 +278,7 @@ func inOrder(x, y *job, lifo bool) int {
 
 func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backends.Job {
 	b.setState(j, backends.StateClaimed, time.Time{})
-	if b.limits[j.Queue].GroupReady > 0 {
+	if j.started = true; b.limits[j.Queue].GroupReady > 0 {
 		b.touch(j)
 	}
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
@@ -244,7 +294,10 @@ func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backend
 	g := backends.Job{
 		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.counted().Attempts,
 		MaxAttempts: j.Limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
-		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key, Alone: alone,
+		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key, Alone: alone, HasProgress: j.progress != nil,
+	}
+	if !j.startBefore.IsZero() {
+		g.StartWithin = j.startBefore.Sub(b.now)
 	}
 	if n := len(j.failures); n > 0 {
 		g.LastError = j.failures[n-1].Message

@@ -65,10 +65,11 @@ func (b *Backend) sorted(limit int, order func(x, y *job) int, match func(*job) 
 	return found[:min(limit, len(found))]
 }
 
-func bySeq(x, y *job) int      { return cmp.Compare(x.seq, y.seq) }
-func byRunAt(x, y *job) int    { return x.runAt.Compare(y.runAt) }
-func byClaimed(x, y *job) int  { return x.claimed.Compare(y.claimed) }
-func byFinished(x, y *job) int { return x.finished.Compare(y.finished) }
+func bySeq(x, y *job) int         { return cmp.Compare(x.seq, y.seq) }
+func byRunAt(x, y *job) int       { return x.runAt.Compare(y.runAt) }
+func byStartBefore(x, y *job) int { return x.startBefore.Compare(y.startBefore) }
+func byClaimed(x, y *job) int     { return x.claimed.Compare(y.claimed) }
+func byFinished(x, y *job) int    { return x.finished.Compare(y.finished) }
 
 // Maintain implements backends.Backend.
 func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backends.MaintenanceResult, err error) {
@@ -93,6 +94,10 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 		}
 		b.cancelled[s.Sidecar] = slices.DeleteFunc(b.cancelled[s.Sidecar], func(t backends.Token) bool { return slices.Contains(s.Handled, t) })
 		r.Cancelled = slices.Clone(b.cancelled[s.Sidecar])
+		r.Expired = each(byStartBefore, func(j *job) bool { return j.waits() && b.isExpired(j) }, func(j *job) {
+			r.Failed.Add(j.Queue, backends.CauseExpired, !j.Expiry.Remove)
+			b.expire(j)
+		})
 		r.Promoted = each(byRunAt, func(j *job) bool {
 			return j.state == backends.StateScheduled && past(j.runAt)
 		}, func(j *job) {
@@ -115,9 +120,11 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 			n := b.pruneKeys(s.PruneLimit())
 			r.AddPruned(n, n, s.PruneLimit(), time.Nanosecond)
 		}
+		r.Pending = b.pending
 		r.MadeReady = b.madeReady
 		r.MadeReady = append(r.MadeReady, b.admit()...)
 		r.Next = b.nextDue()
+		r.BatchesDue = !s.Watched && b.batchesDue()
 		if at := b.nextSchedule(); at != nil && (!s.Watched || s.AdoptedSchedules) {
 			r.NextSchedule = max(at.Sub(b.now), 0)
 			r.ScheduleDue = r.NextSchedule == 0
@@ -174,11 +181,19 @@ func (b *Backend) nextDue() time.Duration {
 	next := time.Duration(-1)
 	for _, j := range b.jobs {
 		at, _ := j.due()
+		if j.waits() && !j.startBefore.IsZero() && (at.IsZero() || j.startBefore.Before(at)) {
+			at = j.startBefore
+		}
 		if wait := max(at.Sub(b.now), 0); !at.IsZero() && (next < 0 || wait < next) {
 			next = wait
 		}
 	}
 	return next
+}
+
+// waits reports whether j is ready, blocked or scheduled.
+func (j *job) waits() bool {
+	return j.state == backends.StateReady || j.state == backends.StateBlocked || j.state == backends.StateScheduled
 }
 
 // due returns when j changes state by the clock, and the cause if j is claimed. The zero time means

@@ -9,6 +9,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +28,9 @@ type Backend struct {
 	now       time.Time // time of the current transaction
 	seq       int64     // numbers both ids and positions
 	jobs      map[string]*job
-	madeReady []string     // queues in which the current write made jobs ready
-	keys      map[key]*job // includes keys of deleted jobs
+	madeReady []string                 // queues in which the current write made jobs ready
+	pending   []backends.StoredPending // of the current call or write
+	keys      map[key]*job             // includes keys of deleted jobs
 	paused    map[string]bool
 	limits    map[string]backends.Limits
 	nextAt    map[string]time.Duration // see backends.Gate
@@ -37,6 +39,8 @@ type Backend struct {
 	hours     []backends.HourTotals                  // by hour and queue
 	schedules map[string]*backends.Schedule
 	touched   map[group]bool // see Backend.admit
+	batches   map[string]*batch
+	endings   []string // the batches of which members ended since the last ResolveBatches
 }
 
 var _ interface {
@@ -44,6 +48,8 @@ var _ interface {
 	backends.Inspector
 	backends.Historian
 	backends.Scheduler
+	backends.ProgressKeeper
+	backends.Batcher
 } = (*Backend)(nil)
 
 type job struct {
@@ -65,6 +71,10 @@ type job struct {
 	finished, expires        time.Time
 	result                   []byte
 	failures                 []backends.Failure
+	progress                 *backends.Progress // nil: none
+	startBefore              time.Time          // zero: no limit
+	started                  bool               // it was claimed at least once
+	pending                  *pendingJob        // nil: none
 }
 
 type key struct{ queue, key string }
@@ -104,7 +114,7 @@ func New(opts ...Option) *Backend {
 		after:  func(backends.CommitContent) error { return nil },
 		refuse: func(backends.NewJob) error { return nil },
 		jobs:   map[string]*job{}, keys: map[key]*job{},
-		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{}, schedules: map[string]*backends.Schedule{}, touched: map[group]bool{},
+		paused: map[string]bool{}, limits: map[string]backends.Limits{}, nextAt: map[string]time.Duration{}, cancelled: map[backends.Identity][]backends.Token{}, sidecars: map[backends.Identity]*sidecar{}, schedules: map[string]*backends.Schedule{}, touched: map[group]bool{}, batches: map[string]*batch{},
 	}
 	for _, o := range opts {
 		o(b)
@@ -114,7 +124,7 @@ func New(opts ...Option) *Backend {
 
 // Info implements backends.Backend.
 func (b *Backend) Info() backends.Info {
-	return backends.Info{Engine: "memory", Version: "1", Address: "memory", Database: "AAAAAAAAAAA", Prefetch: true}
+	return backends.Info{Engine: "memory", Version: "1", Address: "memory", Database: "AAAAAAAAAAA", Prefetch: true, Progress: true}
 }
 
 // Close implements backends.Backend.
@@ -135,7 +145,7 @@ func (b *Backend) do(ctx context.Context, f func() error) error {
 	if b.closed {
 		return backends.Unavailable(errors.New("the memory backend was closed"))
 	}
-	b.now, b.madeReady = b.clock(), nil
+	b.now, b.madeReady, b.pending = b.clock(), nil, nil
 	return f()
 }
 
@@ -171,9 +181,9 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 		}
 	}
 	for _, w := range batch.Writes {
-		b.madeReady = nil
+		b.madeReady, b.pending = nil, nil
 		r := b.write(w, batch.Jitter)
-		r.MadeReady = b.madeReady
+		r.MadeReady, r.Pending = b.madeReady, b.pending
 		res.Writes = append(res.Writes, r)
 	}
 	for _, c := range batch.Claims {
@@ -182,6 +192,7 @@ func (b *Backend) commit(batch backends.CommitContent, res *backends.Results) er
 	for g := range b.touched {
 		res.Groups = append(res.Groups, backends.Group{Queue: g.queue, Name: g.name})
 	}
+	res.Batches = slices.Clone(b.endings)
 	return nil
 }
 
@@ -208,8 +219,13 @@ func (b *Backend) refusal(w backends.Write) error {
 func (b *Backend) write(w backends.Write, jitter backends.Jitter) (r backends.WriteResult) {
 	switch w := w.(type) {
 	case backends.Enqueue:
-		r.Stored = b.store(w.Jobs)
+		if r.Err = b.batchRefusal(w.Jobs); r.Err == nil {
+			r.Stored = b.store(w.Jobs)
+		}
 	case backends.Ack:
+		if r.Err = b.batchRefusal(w.Enqueue); r.Err != nil {
+			return r
+		}
 		if r.Lost = b.forEachLease(w.Leases, 0, func(j *job) { b.ack(j, w.Result) }); len(r.Lost) == 0 {
 			r.Stored = b.store(w.Enqueue)
 		}

@@ -57,7 +57,7 @@ func (b *Backend) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand
 		}
 		switch c.Kind {
 		case backends.ScheduleRun:
-			job, err = b.fire(s, b.instant())
+			job, err = b.fire(s, b.instant(), c.Expiry)
 		case backends.SchedulePause:
 			s.Paused, s.NextAt = true, time.Time{}
 		case backends.ScheduleResume:
@@ -74,8 +74,9 @@ func (b *Backend) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand
 }
 
 // fire stores the job of an occurrence.
-func (b *Backend) fire(s *backends.Schedule, at time.Time) (id string, err error) {
+func (b *Backend) fire(s *backends.Schedule, at time.Time, expiry backends.QueueExpiry) (id string, err error) {
 	j := schedules.Job(s, at)
+	j.Expiry = expiry.Of(s.Queue)
 	if err := b.refuse(j); err != nil {
 		return "", backends.Refused(err)
 	}
@@ -84,7 +85,7 @@ func (b *Backend) fire(s *backends.Schedule, at time.Time) (id string, err error
 }
 
 // FireSchedules implements backends.Scheduler.
-func (b *Backend) FireSchedules(ctx context.Context) (r backends.FiredSchedules, err error) {
+func (b *Backend) FireSchedules(ctx context.Context, expiry backends.QueueExpiry) (r backends.FiredSchedules, err error) {
 	if err := b.fault(); err != nil {
 		return r, err
 	}
@@ -96,7 +97,7 @@ func (b *Backend) FireSchedules(ctx context.Context) (r backends.FiredSchedules,
 			if s.NextAt.IsZero() || s.NextAt.After(b.instant()) {
 				continue
 			}
-			one, err := b.fireDue(s)
+			one, err := b.fireDue(s, expiry)
 			if err != nil {
 				first = cmp.Or(first, err)
 				continue
@@ -114,7 +115,7 @@ func (b *Backend) FireSchedules(ctx context.Context) (r backends.FiredSchedules,
 	return r, err
 }
 
-func (b *Backend) fireDue(s *backends.Schedule) (one backends.FiredSchedule, err error) {
+func (b *Backend) fireDue(s *backends.Schedule, expiry backends.QueueExpiry) (one backends.FiredSchedule, err error) {
 	p, err := schedules.Plan(s, b.instant())
 	if err != nil {
 		return one, err
@@ -129,7 +130,7 @@ func (b *Backend) fireDue(s *backends.Schedule) (one backends.FiredSchedule, err
 		p.Occurrences = p.Occurrences[len(p.Occurrences)-keep:]
 	}
 	for _, at := range p.Occurrences {
-		id, err := b.fire(s, at)
+		id, err := b.fire(s, at, expiry)
 		if err != nil {
 			return one, err
 		}

@@ -219,6 +219,9 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 	switch {
 	case c.Delay != nil:
 		due = t.now + session.Instant(1000*core.MS(*c.Delay))
+		if c.Within > 0 && len(rows) == 1 { // an enqueue names one job
+			due = min(due, rows[0].enqueued+session.Instant(1000*core.MS(c.Within)))
+		}
 	case !c.RunAt.IsZero():
 		due = session.Instant(c.RunAt.UnixMicro())
 	}

@@ -154,7 +154,7 @@ func (d *databases) pop() (name string) {
 // clean deletes what a test stored.
 func (d *databases) clean(name string) error {
 	statements := []string{"UPDATE " + name + ".test_clock SET at = UTC_TIMESTAMP(6)", "DROP TRIGGER IF EXISTS " + name + ".refuse"}
-	for _, table := range []string{"jobs", "failures", "prunable", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "stripes", "admissions", "admitted", "schedules", "history", "commits", "leases"} {
+	for _, table := range []string{"jobs", "failures", "prunable", "expiring", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "progress", "pending", "stripes", "admissions", "admitted", "schedules", "batches", "batch_members", "batch_notes", "history", "commits", "leases"} {
 		statements = append(statements, "DELETE FROM "+name+".qsidecar_"+table)
 	}
 	return d.m.Exec(context.Background(), statements...)
@@ -183,7 +183,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			return func() { must(t, m, name, "RENAME TABLE away TO qsidecar_"+table) }
 		},
 		EmptyTable:  func(table string) { must(t, m, name, "TRUNCATE qsidecar_"+table) },
-		SmallTables: []string{"meta", "failures", "prunable", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "cancelled", "schedules", "history", "commits"},
+		SmallTables: []string{"meta", "failures", "prunable", "expiring", "keys", "sidecars", "queues", "gates", "capped", "stripes", "admissions", "admitted", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "history", "commits"},
 		RefuseJobs: func(queue, reason string) {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))
@@ -205,6 +205,12 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		Producer: func() backendtest.Producer { return producer(t, m, name) },
 		LockRow:  func(id string) func() { return lockRow(t, m, name, "qsidecar_jobs WHERE id = "+id) },
 		LockGate: func(queue string) func() { return lockRow(t, m, name, "qsidecar_gates WHERE queue = "+literal(queue)) },
+		LockTable: func(table string) func() {
+			c := connect(t, m, name)
+			runSQL(t, c, "LOCK TABLES qsidecar_"+table+" WRITE")
+			return func() { runSQL(t, c, "UNLOCK TABLES") }
+		},
+		AdmitsInCommits: s.dialer.Server.SkipLocked,
 		LockStripe: func(queue, group string) func() {
 			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
 			return lockRow(t, m, name, fmt.Sprintf("qsidecar_stripes WHERE queue = %s AND stripe = %d", literal(queue), stripes[0]))
@@ -244,16 +250,16 @@ func producer(t *testing.T, m *testserver.MySQL, database string) backendtest.Pr
 	runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 	return backendtest.Producer{
 		Begin: func() { runSQL(t, c, "START TRANSACTION") },
-		Insert: func(queue string, payloads []string, old bool) {
+		Insert: func(queue, group string, payloads []string, old bool) {
 			at := "DEFAULT"
 			if old {
 				at = migrate.Position + " - 2000000"
 			}
 			var rows []string
 			for _, p := range payloads {
-				rows = append(rows, "("+literal(queue)+", "+literal(p)+", "+at+")")
+				rows = append(rows, "("+literal(queue)+", "+literal(p)+", "+at+", NULLIF("+literal(group)+", ''))")
 			}
-			runSQL(t, c, "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES "+strings.Join(rows, ", "))
+			runSQL(t, c, "INSERT INTO qsidecar_jobs (queue, payload, position, group_name) VALUES "+strings.Join(rows, ", "))
 		},
 		End: func(commit bool) {
 			if commit {

@@ -32,6 +32,7 @@ func TestCost(t *testing.T) {
 			})
 		}
 		cost.Check(t, s, sent.cost, want)
+		cost.Expiring(t, s, sent.cost, cost.Cost{2, 7})
 	})
 }
 

@@ -30,6 +30,9 @@ func (t *tx) noteSlots(all []*job, which func(j *job) bool) (ids []int64) {
 
 // NoteGroups implements core.Grouper.
 func (t *tx) NoteGroups(groups []core.Group) {
+	if t.o.NoNotes {
+		return
+	}
 	notes := rowList{tx: t, head: t.s.sql.noteGroup}
 	for _, g := range groups {
 		t.wrote = true
@@ -85,14 +88,35 @@ func compareMembers(a, b member) int {
 	return cmp.Or(order, cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
 }
 
-// Admit implements core.Grouper. After the lock it reads without locks: until the commit other transactions can only free slots. Then it
-// locks the rows to change, except those that others have locked, and leaves alone those that others have changed.
-func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
+// LockGroups implements core.Grouper. Servers of which several write find out with the COMMIT which stripes others have locked.
+func (t *tx) LockGroups(ctx context.Context, groups []core.Group, wait bool) (locked []core.Group, err error) {
+	if v := t.s.dialer.Server; !wait && (!v.SkipLocked || v.SeveralWriters()) {
+		return nil, nil
+	}
 	t.wrote = true
 	queues, stripes := core.StripesOf(groups)
+	if !wait {
+		var has core.StripeSet
+		args := make([]any, 0, 2*len(queues))
+		for i, queue := range queues {
+			args = append(args, queue, int64(stripes[i]))
+		}
+		t.Each(func(r *session.Result) { has.Add(r.Text(0), int32(r.Int(1))) }, t.s.sql.freeStripes, session.Part{SQL: repeated(t.s.sql.oneStripe, " OR ", len(queues)), Args: args})
+		if err := t.Flush(ctx); err != nil {
+			return nil, err
+		}
+		groups = has.Groups(groups)
+		queues, stripes = core.StripesOf(groups)
+	}
 	for i, queue := range queues {
 		t.Add(t.s.sql.lockStripe, queue, int64(stripes[i]))
 	}
+	return groups, nil
+}
+
+// Admit implements core.Grouper. After the lock it reads without locks: until the commit other transactions can only free slots. Then it
+// locks the rows to change, except those that others have locked, and leaves alone those that others have changed.
+func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	all, notes, unnoticed, err := t.readGroups(ctx, groups, limit)
 	if err != nil {
 		return 0, nil, err

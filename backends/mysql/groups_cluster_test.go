@@ -12,15 +12,15 @@ import (
 )
 
 // TestGaleraGroups works jobs of groups through two nodes at once. Neither node sees the other's locks, so what gives a slot away must be
-// written on both: no group has two leases at a time, and each job is delivered.
+// written on both: no group has two leases at a time, and each job is delivered. A batch that both nodes end has one callback.
 func TestGaleraGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
 	}
 	t.Parallel()
 	g := startGalera(t)
-	name := g.Nodes[0].Database(t)
-	workGroups(t, name, g.Nodes[:2])
+	t.Run("batches", func(t *testing.T) { endBatches(t, g.Nodes[0].Database(t), g.Nodes[:2]) })
+	workGroups(t, g.Nodes[0].Database(t), g.Nodes[:2])
 }
 
 // workGroups stores jobs of groups through all nodes, and works them.
@@ -109,5 +109,6 @@ func TestMultiPrimaryGroups(t *testing.T) {
 		t.Skip("make check runs this")
 	}
 	g := wholeGroup(t, nil)
+	t.Run("batches", func(t *testing.T) { endBatches(t, g.Nodes[0].Database(t), g.Nodes[:2]) })
 	workGroups(t, g.Nodes[0].Database(t), g.Nodes[:2])
 }

@@ -13,6 +13,7 @@ import (
 // Heartbeat implements backends.Backend. It has a connection of its own, so no commit of this process can
 // delay it. A heartbeat can run twice: only its counter grows twice.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
+	defer func() { err = s.HeartbeatFailed(err) }()
 	lost := false // an answer was lost
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		var sent bool

@@ -283,13 +283,16 @@ func readView(r *session.Result) (v backends.View) {
 	v = backends.View{
 		ID: core.ID(r.Int(0)), Queue: r.Text(1), State: backends.State(r.Text(2)), Payload: r.Bytes(3), Priority: int16(r.Int(4)),
 		Attempt: int(r.Int(5)), MaxAttempts: int(r.Int(6)), EnqueuedAt: r.Instant(7).Time(), FinishedAt: r.Instant(10).Time(),
-		Key: r.Text(12), Result: r.Bytes(14), Group: r.Text(15),
+		Key: r.Text(12), Result: r.Bytes(14), Group: r.Text(15), HasProgress: !r.Null(16),
 	}
 	switch v.State {
 	case backends.StateScheduled:
 		v.RunAt = r.Instant(8).Time()
 	case backends.StateClaimed:
 		v.ClaimedAt, v.Worker = r.Instant(9).Time(), r.Text(11)
+	}
+	if !r.Null(17) {
+		v.StartBefore = r.Instant(17).Time()
 	}
 	v.Headers = core.ReadHeaders(r.Text(13))
 	return v

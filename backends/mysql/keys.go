@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
@@ -45,7 +44,9 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 		}, t.s.sql.lockKeys, one)
 		t.Each(func(r *session.Result) {
 			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
-				if m.state = backends.State(r.Text(2)); m.state != backends.StateDeleted {
+				if m.state = backends.State(r.Text(2)); r.Int(3) != 0 {
+					m.expires = 0
+				} else if m.state != backends.StateDeleted {
 					m.expires = forever
 				}
 			}
@@ -98,7 +99,7 @@ func (t *tx) takeKeys(jobs []newJob, now any) {
 	n := 0
 	for i := range jobs {
 		if j := &jobs[i]; j.Key != "" {
-			args = append(args, j.Queue, []byte(j.Key), int64(i), now, 1000*core.MS(j.KeyTTL))
+			args = append(args, j.Queue, []byte(j.Key), int64(i), now, 1000*j.KeyMillis())
 			n++
 		}
 	}
@@ -124,7 +125,7 @@ func (t *tx) endKeys(jobs []*job) {
 func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
 	first := map[jobKey]*job{} // the job that can get the key
 	for _, j := range rows {
-		if key := j.key(); j.Key != "" && first[key] == nil {
+		if key := j.key(); j.keepsKey() && first[key] == nil {
 			first[key] = j
 		}
 	}
@@ -135,13 +136,13 @@ func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []
 	}
 	with = slices.DeleteFunc(slices.Clone(rows), func(j *job) bool {
 		m := keys[j.key()]
-		return j.Key != "" && (first[j.key()] != j || m != nil && m.job != j.ID && !m.free(t.now))
+		return j.keepsKey() && (first[j.key()] != j || m != nil && m.job != j.ID && !m.free(t.now))
 	})
 	if whole && len(with) < len(rows) {
 		return nil, backends.ErrKeyTaken
 	}
 	for _, j := range slices.SortedFunc(slices.Values(with), func(a, b *job) int { return strings.Compare(a.Key, b.Key) }) {
-		if j.Key != "" {
+		if j.keepsKey() {
 			t.Add(t.s.sql.takeKeyBack, j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
 			t.makeRoom(4096)
 		}

@@ -13,13 +13,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // dueDetails are the details of a core.Due that the Maintainer's methods use (core.Due.Details).
 type dueDetails struct {
-	arrived   bool     // there are plain INSERTs with a run_at
+	arrived   bool     // there are plain INSERTs with a run_at or start_before
 	scheduled []string // queues with jobs that are due, the longest due first
 	due       []string // values of `segment` of claimed jobs that are due: their lease or time limit is over
 	dead      []int64  // dead sidecars
@@ -101,8 +102,12 @@ func (d *dueRows) read(r *session.Result) {
 	case "schedule":
 		at := time.UnixMilli(n)
 		d.FireAt = &at
+	case "batches":
+		d.Batches = true
 	case "never":
 		d.Never = n
+	case "expiring":
+		d.ExpireAt = timeOf(n)
 	case "expired":
 		d.Jobs = timeOf(n)
 	case "keys":
@@ -164,12 +169,16 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	if !q.Watched {
 		part(sql.dueSidecars)
 		part(sql.dueGroups)
+		if q.Cancelled {
+			part(sql.dueBatches)
+		}
 	}
 	t.queryFirstDue(q, part)
 	if q.Owners {
 		part(sql.dueOwner, otherOwners(alive))
 	}
 	if q.Cancelled {
+		part(sql.dueExpiring, since(q.DueFrom))
 		part(sql.dueCancelled, int64(q.Sidecar))
 	}
 	if q.Prune {
@@ -237,6 +246,92 @@ func otherOwners(hosts []int64) session.Part {
 		from = segment
 	}
 	return session.Part{SQL: "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < '"+end+"'"), " OR ") + ")"}
+}
+
+// LockExpired implements core.Expirer. It deletes rows of qsidecar_expiring, except those whose jobs other transactions have locked.
+func (t *tx) LockExpired(ctx context.Context, d core.Due, only []int64, limit int) (all []core.Expired, seen int, err error) {
+	most := limit
+	if only != nil {
+		most += backends.MaxObstacles
+	}
+	var first, last session.Instant
+	var ids []int64
+	t.askNow()
+	t.Each(func(r *session.Result) {
+		if first == 0 {
+			first = r.Instant(0)
+		}
+		ids, last = append(ids, r.Int(1)), r.Instant(0)
+	}, t.s.sql.expiring, session.Instant(d.ExpireAt.UnixMicro()), most)
+	if err := t.Flush(ctx); err != nil {
+		return nil, 0, err
+	}
+	seen = len(ids)
+	slices.Sort(ids)
+	if ids = among(slices.Compact(ids), only); len(ids) == 0 {
+		return nil, seen, nil
+	}
+	rows, err := t.lockRows(ctx, ids, t.s.sql.lockFree)
+	if err != nil {
+		return nil, seen, err
+	}
+	free := map[int64]bool{}
+	t.expiring = map[int64]*job{}
+	for _, j := range rows {
+		free[j.ID] = true
+		if (j.state == backends.StateReady || j.state == backends.StateScheduled) && j.startBefore != 0 && j.startBefore <= t.now {
+			t.expiring[j.ID] = j
+			all = append(all, core.Expired{ID: j.ID, Queue: j.Queue, Remove: j.removed})
+		}
+	}
+	locked, err := t.existing(ctx, slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return free[id] }))
+	if err != nil {
+		return nil, seen, err
+	}
+	if ids = slices.DeleteFunc(ids, func(id int64) bool { _, is := slices.BinarySearch(locked, id); return is }); len(ids) > 0 {
+		t.wrote = true
+		t.Add(t.s.sql.deleteExpiring, first, last, session.IDs(ids))
+	}
+	return all, seen, nil
+}
+
+// Expire implements core.Expirer, for the rows of LockExpired. Claims end expired jobs by themselves.
+func (t *tx) Expire(jobs []core.Expired) {
+	t.wrote = true
+	var all []*core.Row
+	var dead []*job
+	var slots []int64
+	var groups []core.Group
+	for _, e := range jobs {
+		j := t.expiring[e.ID]
+		if all = append(all, &j.Row); e.Remove {
+			j.Change = core.Change{Kind: core.Deleted, State: backends.StateDeleted}
+		} else {
+			j.Fence = claim.NextFence(j.Fence, t.now)
+			j.Change = core.Change{
+				Kind: core.Ended, State: backends.StateDead, Attempts: j.Attempts, Losses: j.Losses, PrefetchLosses: j.PrefetchLosses,
+				Cause: backends.CauseExpired, Message: backends.ExpiredMessage,
+			}
+			dead = append(dead, j)
+		}
+		if group := cmp.Or(j.group, j.Group); group != "" {
+			slots, groups = append(slots, j.ID), append(groups, core.Group{Queue: j.Queue, Name: group})
+		}
+	}
+	byID := func(a, b *core.Row) int { return cmp.Compare(a.ID, b.ID) }
+	slices.SortFunc(all, byID)
+	slices.SortFunc(dead, compareIDs)
+	for part := range slices.Chunk(dead, rowsAtOnce) {
+		list := idsOf(part)
+		t.Add(t.s.sql.cancelWaiting, byRow("id, "+list, part, func(j *job) any { return j.Fence }), nil, session.Part{SQL: list})
+	}
+	t.Change(all, func(*core.Row) {}, nil)
+	if len(slots) > 0 {
+		slices.Sort(slots)
+		slices.SortFunc(groups, core.CompareGroups)
+		t.LeaveGroups(slots)
+		t.NoteGroups(slices.Compact(groups))
+	}
 }
 
 // MarkDead implements core.Maintainer.
@@ -330,7 +425,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, only []int64, limit int, p
 	return max(seen, n), nil
 }
 
-// placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
+// placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed. It stores when they expire.
 func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
 	t.findArrived(&ids, limit)
@@ -338,13 +433,11 @@ func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted
 	if err != nil {
 		return 0, err
 	}
+	found = slices.DeleteFunc(found, func(j *job) bool { return j.state != backends.StateReady || j.runAt == 0 })
 	var ready []*job
 	var later []int64
 	var queues []string
 	for _, j := range found {
-		if j.state != backends.StateReady || j.runAt == 0 {
-			continue
-		}
 		if queues = append(queues, j.Queue); j.runAt <= t.now {
 			ready = append(ready, j)
 		} else {
@@ -356,12 +449,13 @@ func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted
 		slices.Sort(later)
 		t.Add(t.s.sql.scheduleArrived, session.IDs(later))
 	}
+	t.expireLater(found)
 	t.promote(ready, promoted)
 	t.register(queues)
 	return seen, nil
 }
 
-// findArrived queues a statement that finds plain INSERTs with a run_at.
+// findArrived queues a statement that finds plain INSERTs with a run_at or start_before.
 func (t *tx) findArrived(ids *[]int64, limit int) {
 	t.Ints(ids, t.s.sql.findArrived, limit)
 }

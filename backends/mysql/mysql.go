@@ -95,7 +95,7 @@ type access struct{ *Store }
 var _ core.Driver = access{}
 
 // Traits implements core.Driver.
-func (access) Traits() core.Traits { return core.Traits{} }
+func (access) Traits() core.Traits { return core.Traits{Progress: true, Pending: true} }
 
 // MadeReady implements core.Driver. MySQL has no notifications.
 func (access) MadeReady([]string) {}
@@ -180,7 +180,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
 	v := s.dialer.Server
-	info := backends.Info{Engine: "mysql", Version: v.Text, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true}
+	info := backends.Info{Engine: "mysql", Version: v.Text, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true, Progress: true}
 	if v.SkipLocked && !v.SeveralWriters() { // otherwise claims wait for other sidecars, or fail together
 		info.JoinJobs = joinJobs
 	}

@@ -18,6 +18,8 @@ import (
 // stores a higher number as a seal. A COMMIT that is still on its way to the server then finds that
 // number, and fails.
 func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) error {
+	ctx, cancel := core.OutcomeContext(ctx)
+	defer cancel()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		happened, err := s.findOutOnce(ctx, l)
 		if err == nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
@@ -80,6 +81,9 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 func (t *tx) register(queues []string) {
 	if queues = t.s.queues.missing(queues, t.c); len(queues) == 0 {
 		return
+	}
+	if why := t.s.LockedTables().Of(backends.OwnQueues); why != nil && t.err == nil {
+		t.err = &backends.LockedError{Err: why}
 	}
 	slices.Sort(queues)
 	queues = slices.Compact(queues)

@@ -30,8 +30,8 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, renew, leave, lastWatcher, peers string
 	// sql/write.sql
-	insert, insertRow, insertDelayedRow, insertGrouped, endRow, endGroupedRow, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
-	renewClaims, insertFailures, deleteFailures, insertPrunable, register, countReturn, readRequeues                                                                                   string
+	insert, insertRow, insertDelayedRow, insertMore, endRow, endMore, insertExpiring, expiringRow, expireLater, inserted, ack, rowCount, lock, lockFree, findClaimed, lockOne, deleteDone, endClaims, endClaimsRequeued string
+	renewClaims, insertFailures, deleteFailures, insertPrunable, register, countReturn, readRequeues                                                                                                                    string
 	// sql/keys.sql
 	oneKey, oneKeyOfJob, insertMissingKeys, missingKey, lockKeys, statesOfKeys, lockExistingKeys, lockFreeKeys, findKeys, takeKeys, takenKey, endKeys string
 	takeKeyBack                                                                                                                                       string
@@ -42,17 +42,17 @@ type statements struct {
 	queuesPaused, queuesClaimed, queuesReady, queuesBlocked, queuesOthers, countClaimed, countBlocked, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
 	placeReady, placeBlocked, placeScheduled, placeClaimed, placeFinished, blocked, chosen, keyHolder, view, failures, claimedBy, keysTaken                            string
 	// sql/maintain.sql
-	dueNow, dueArrived, dueGroups, dueSidecars, dueOwner, dueSchedule, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
-	dueScheduledAmong, dueClaimed                                                                                                                                       string
-	markDead, findDue, findArrived, prunable, prunableKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deletePrunable                          string
-	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                                   string
-	pruneKeys                                                                                                                                                           string
+	dueNow, dueArrived, dueGroups, dueSidecars, dueOwner, dueSchedule, dueBatches, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
+	dueScheduledAmong, dueClaimed                                                                                                                                                   string
+	markDead, findDue, findArrived, prunable, prunableKeys, lives, owned, forget, queuesOf, scheduleArrived, promote, existing, deletePrunable                                      string
+	dueCancelled, cancelled, forgetCancelled, lostOwners, forgetOwner                                                                                                               string
+	pruneKeys, dueExpiring, expiring, deleteExpiring                                                                                                                                string
 	// sql/cleanup.sql
 	failuresAfter, admittedAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
 	unreadableHeaders, replaceHeaders                                                                                                               string
 	// sql/groups.sql
-	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, groupSlots, firstBlocked string
-	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                                           string
+	noteGroup, noteAll, leaveGroups, skipped, waitAgain, lockStripe, freeStripes, oneStripe, oneGroup, notesOf, groupLimits, admittedOf, admittedRows, groupSlots, firstBlocked string
+	deleteNotes, leaveAdmitted, enterAdmitted, notice, admit, admitLast, findNotes, findBlocked, findAdmitted                                                                   string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 	// sql/sequence.sql
@@ -109,9 +109,12 @@ func render(clock string, v session.Server) *statements {
 		insert:            t.Get("insert", ""),
 		insertRow:         t.Get("insert_row", "queue state priority max_attempts timeout_ms run_at now now key headers payload"),
 		insertDelayedRow:  t.Get("insert_delayed_row", "queue state priority max_attempts timeout_ms now delay_us now now key headers payload"),
-		insertGrouped:     t.Get("insert_grouped", ""),
+		insertMore:        t.Get("insert_more", ""),
 		endRow:            t.Get("end_row", ""),
-		endGroupedRow:     t.Get("end_grouped_row", "group"),
+		endMore:           t.Get("end_more", "group start_before on_expiry retention_dead retain key_state"),
+		insertExpiring:    t.Get("insert_expiring", "rows"),
+		expiringRow:       t.Get("expiring_row", "start_before index"),
+		expireLater:       t.Get("expire_later", "start_before job"),
 		inserted:          t.Get("inserted", ""),
 		ack:               t.Get("ack", "ids numbers sidecars"),
 		rowCount:          t.Get("row_count", ""),
@@ -189,6 +192,7 @@ func render(clock string, v session.Server) *statements {
 		dueSidecars:       t.Get("due_sidecars", ""),
 		dueOwner:          t.Get("due_owner", "gaps"),
 		dueSchedule:       t.Get("due_schedule", "schedules"),
+		dueBatches:        t.Get("due_batches", ""),
 		dueNever:          t.Get("due_never", ""),
 		dueExpired:        t.Get("due_expired", "from"),
 		dueKeys:           t.Get("due_keys", "from"),
@@ -217,6 +221,9 @@ func render(clock string, v session.Server) *statements {
 		promote:           t.Get("promote", "now ranks ids"),
 		existing:          t.Get("existing", "ids"),
 		deletePrunable:    t.Get("delete_prunable", "first last jobs"),
+		dueExpiring:       t.Get("due_expiring", "from"),
+		expiring:          t.Get("expiring", "from limit"),
+		deleteExpiring:    t.Get("delete_expiring", "first last jobs"),
 		pruneKeys:         t.Get("prune_keys", "queue now keys"),
 
 		failuresAfter:     t.Get("failures_after", "job limit"),
@@ -239,6 +246,8 @@ func render(clock string, v session.Server) *statements {
 		skipped:       t.Get("skipped", "ids"),
 		waitAgain:     t.Get("wait_again", "noticed ids"),
 		lockStripe:    t.Get("lock_stripe", "queue stripe"),
+		freeStripes:   t.Get("free_stripes", "stripes"),
+		oneStripe:     t.Get("one_stripe", "queue stripe"),
 		oneGroup:      t.Get("one_group", "queue group"),
 		notesOf:       t.Get("notes_of", "groups limit"),
 		groupLimits:   t.Get("group_limits", "queues"),
@@ -287,10 +296,12 @@ func render(clock string, v session.Server) *statements {
 			Take: t.Get("take", "owner now now_us counted uncounted claim_max backoff backoff_max retention_done retention_dead lease deadline due_at "+
 				"token_sidecar numbers workers ids"),
 			Payloads: t.Get("payloads", "ids"), Bury: t.Get("bury", "attempts fence claim_max retention_dead now prune_at message id"),
+			Expire:   t.Get("expire", "fence retention_dead now prune_at message id"),
 			Position: t.Get("position", ""), Probe: t.Get("probe", "segment segment where"),
 		},
 	}
 	s.claims.InsertFailures, s.claims.InsertPrunable, s.claims.NoteGroup = s.insertFailures, s.insertPrunable, s.noteGroup
+	s.claims.DeleteDone, s.claims.DeleteFailures = s.deleteDone, s.deleteFailures
 	beginGalera := t.Get("begin_galera", "")
 	t.Done()
 	if v.Galera {

@@ -27,10 +27,11 @@ type tx struct {
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
 	check bool  // a queued statement compares that number, and must be answered before the COMMIT
 
-	now   session.Instant // the transaction's time, if asked
-	asked bool            // now was queried
-	named []string        // queues that this transaction registers
-	then  []func()        // callbacks that the next Flush runs after the answers
+	now      session.Instant // the transaction's time, if asked
+	asked    bool            // now was queried
+	expiring map[int64]*job  // what LockExpired has locked
+	named    []string        // queues that this transaction registers
+	then     []func()        // callbacks that the next Flush runs after the answers
 
 	namedAt time.Time // before the first of named
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -26,7 +27,7 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 		if j.Key != "" {
 			keys = append(keys, jobKey{j.Queue, j.Key})
 		}
-		dated = dated || !j.RunAt.IsZero()
+		dated = dated || !j.RunAt.IsZero() || j.Expiry.Some()
 	}
 	if len(keys) == 0 && !dated {
 		t.insertAll(jobs, nil)
@@ -84,9 +85,9 @@ const rowsAtOnce = 500
 // insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
-	grouped := slices.ContainsFunc(jobs, func(j newJob) bool { return j.Group != "" })
-	if grouped {
-		t.Add(t.s.sql.insertGrouped)
+	more := slices.ContainsFunc(jobs, func(j newJob) bool { return j.Group != "" || j.Expiry.Some() || j.Retain > 0 || j.KeyState() != "" })
+	if more {
+		t.Add(t.s.sql.insertMore)
 	} else {
 		t.Add(t.s.sql.insert)
 	}
@@ -110,8 +111,8 @@ func (t *tx) insertSome(jobs []newJob) {
 		} else {
 			t.Text(t.s.sql.insertRow, j.Queue, string(j.state), int64(j.Priority), maxAttempts, timeout, j.runAt, now, now, key, headers, payload)
 		}
-		if grouped {
-			t.Text(t.s.sql.endGroupedRow, bytesOrNull(j.Group))
+		if more {
+			t.Text(t.s.sql.endMore, bytesOrNull(j.Group), t.startBefore(j), onExpiry(&j.Expiry), session.Positive(core.MS(j.Expiry.RetainDead)), session.Positive(core.MS(j.Retain)), session.OrNull(j.KeyState()))
 		} else {
 			t.Text(t.s.sql.endRow)
 		}
@@ -122,7 +123,57 @@ func (t *tx) insertSome(jobs []newJob) {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
 		}
 	}, t.s.sql.inserted)
+	t.insertExpiring(jobs)
 	t.takeKeys(jobs, now)
+}
+
+// Retains implements core.Retainer.
+func (*tx) Retains() {}
+
+// insertExpiring queues a statement that stores when new jobs expire. The statement before it inserted the jobs.
+func (t *tx) insertExpiring(jobs []newJob) {
+	var args []any
+	n := 0
+	for i := range jobs {
+		if j := &jobs[i]; j.Expiry.Some() {
+			args = append(args, t.startBefore(j), int64(i))
+			n++
+		}
+	}
+	if n > 0 {
+		t.Add(t.s.sql.insertExpiring, session.Part{SQL: repeated(t.s.sql.expiringRow, ", ", n), Args: args})
+	}
+}
+
+// expireLater queues statements that store when waiting jobs expire.
+func (t *tx) expireLater(all []*job) {
+	rows := rowList{tx: t, head: t.s.sql.expireLater}
+	for _, j := range all {
+		if j.startBefore != 0 {
+			rows.add(128, j.startBefore, j.ID)
+		}
+	}
+}
+
+// lastInstant is the last one that MySQL can store.
+var lastInstant = session.Instant(time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC).UnixMicro())
+
+// startBefore returns when a new job expires; 0: never. The transaction has asked for its time.
+func (t *tx) startBefore(j *newJob) session.Instant {
+	switch e := &j.Expiry; {
+	case e.StartWithin > 0:
+		return min(max(t.now+session.Instant(j.Delay.Microseconds()), j.runAt)+session.Instant(e.StartWithin.Microseconds()), lastInstant)
+	case e.Some():
+		return session.Instant(e.StartBefore.UnixMicro())
+	}
+	return 0
+}
+
+func onExpiry(e *backends.Expiry) any {
+	if e.Remove {
+		return "delete"
+	}
+	return nil
 }
 
 func bytesOrNull(text string) any {
@@ -362,6 +413,13 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 			prunable.add(128, j.expires(t.now), j.ID)
 		}
 	}
+	var waiting []*job
+	for _, j := range all {
+		if j.Change.Kind == core.Ended && !j.finished() {
+			waiting = append(waiting, j)
+		}
+	}
+	t.expireLater(waiting)
 	t.register(scheduled)
 	t.countReturns(returned, gaveBack)
 }

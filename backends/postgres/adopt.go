@@ -117,7 +117,7 @@ func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, 
 func (t *tx) inOwnersPath(sql string, read func(rows pgx.Rows) error, args ...any) {
 	change := rowChange.FindStringSubmatch(sql)
 	switch {
-	case change == nil || strings.HasPrefix(sql[len(change[0]):], t.s.leases) || strings.HasPrefix(sql[len(change[0]):], t.s.schedules):
+	case change == nil || slices.ContainsFunc(t.s.tables, func(table string) bool { return strings.HasPrefix(sql[len(change[0]):], table) }):
 		t.add(sql, read, args...)
 		return
 	case valuesForm.MatchString(sql):

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -105,6 +106,7 @@ func slotsOf(r *core.Run) (x slots) {
 func (t *tx) Claim(r *core.Run) {
 	p, q, s := piecesOf(r.Pieces, func(i int) string { return r.Queues[i].Queue }), policiesOf(r), slotsOf(r)
 	if r.Lean = r.LeanOK && len(r.Queues) == 1 && !r.Queues[0].LIFO && s.alike; r.Lean {
+		// in the order of the parameters of claim_lean in statements.go
 		t.add(t.s.sql.claimLean, func(rows pgx.Rows) error { return giveLean(r, rows) }, len(s.host), r.MaxBytes, r.MaxPayload,
 			p.queue[0], p.fromU, p.fromP, p.toU, p.toP,
 			q.limits[0], q.timeout[0], q.backoff[0], q.backoffMax[0], q.keep[0], q.keepDead[0],
@@ -115,6 +117,7 @@ func (t *tx) Claim(r *core.Run) {
 	if r.Queues[0].LIFO {
 		sql, careful = t.s.sql.claimLIFO, t.s.sql.claimLIFOExcept
 	}
+	// in the order of claim in statements.go
 	args := []any{len(s.host), r.MaxBytes, r.MaxPayload, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
 		q.limits, q.timeout, q.backoff, q.backoffMax, q.keep, q.keepDead,
 		s.host, s.number, s.lease, s.worker, s.workers, int64(r.Sidecar), r.AtLeastOne, s.prefetch}
@@ -129,10 +132,11 @@ func give(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	var j core.Claimed // like the others, it is allocated once, not for each row
 	var policy int32
-	var id, size, timeout int64
+	var progress int16
+	var id, size, timeout, within int64
 	var headers string
 	columns := []any{&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &progress, &within, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {
@@ -144,7 +148,9 @@ func give(r *core.Run, rows pgx.Rows) error {
 		case j.Slot == 0:
 			r.LeftOver(int(policy-1), id, size)
 		default:
+			j.StartWithin = core.FromMS(within)
 			complete(r, &j, int(policy-1), id, timeout, headers)
+			j.HasProgress = progress != 0
 			got = append(got, j)
 		}
 	}
@@ -155,16 +161,19 @@ func give(r *core.Run, rows pgx.Rows) error {
 func giveLean(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	var j core.Claimed // see give
-	var id, timeout int64
+	var progress int16
+	var id, timeout, within int64
 	var headers string
 	columns := []any{&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &progress, &within, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
+		j.StartWithin = core.FromMS(within)
 		complete(r, &j, 0, id, timeout, headers)
+		j.HasProgress = progress != 0
 		got = append(got, j)
 	}
 	return r.Give(got, wanted)
@@ -186,14 +195,45 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 		id, keepDead = append(id, j.ID), append(keepDead, core.MS(j.Policy.RetainDead))
 		limits, message = append(limits, int32(j.Policy.MaxAttempts)), append(message, j.Message)
 	}
-	t.each(t.s.sql.bury, func(rows pgx.Rows) error {
-		var g core.Group
-		err := rows.Scan(&g.Queue, &g.Name)
-		if err == nil {
-			t.NoteGroups([]core.Group{g})
-		}
+	t.each(t.s.sql.bury, t.noteGroup, id, limits, keepDead, message)
+}
+
+// noteGroup notes the group in a row.
+func (t *tx) noteGroup(rows pgx.Rows) error {
+	var g core.Group
+	err := rows.Scan(&g.Queue, &g.Name)
+	if err == nil {
+		t.NoteGroups([]core.Group{g})
+	}
+	return err
+}
+
+// LockExpired implements core.Expirer.
+func (t *tx) LockExpired(ctx context.Context, d core.Due, only []int64, limit int) (all []core.Expired, seen int, err error) {
+	err = t.ask(ctx, t.s.sql.lockExpired, func(rows pgx.Rows) error {
+		var e core.Expired
+		err := rows.Scan(&e.ID, &e.Queue, &e.Remove)
+		all = append(all, e)
 		return err
-	}, id, limits, keepDead, message)
+	}, limit, since(d.ExpireAt), only)
+	return all, len(all), err
+}
+
+// Expire implements core.Expirer.
+func (t *tx) Expire(jobs []core.Expired) {
+	slices.SortFunc(jobs, func(a, b core.Expired) int { return cmp.Compare(a.ID, b.ID) })
+	var ids, keepDead, removed []int64
+	for _, j := range jobs {
+		keep := core.MS(j.RetainDead)
+		if j.Remove {
+			removed, keep = append(removed, j.ID), 1
+		}
+		ids, keepDead = append(ids, j.ID), append(keepDead, keep)
+	}
+	if len(removed) > 0 {
+		t.each(t.s.sql.removeExpired, t.noteGroup, removed)
+	}
+	t.each(t.s.sql.expire, t.noteGroup, ids, keepDead, backends.ExpiredMessage)
 }
 
 // claimStatement returns the statement that claims up to n jobs from a queue.

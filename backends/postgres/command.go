@@ -59,7 +59,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			return backends.Refused(core.ErrSilent)
 		}
 		return nil
-	}, queue, ids, c.Priority, delay, runAt)
+	}, queue, ids, c.Priority, delay, core.MS(c.Within), runAt)
 	t.noteNames(queue, groups)
 	return n, ready, err
 }

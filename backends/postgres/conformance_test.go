@@ -146,13 +146,13 @@ func (s *Store) commitErrors() map[string]func(before bool) {
 // soak makes each server run everything.
 var soak = os.Getenv("QSIDECAR_SOAK") != ""
 
-// TestConformance runs the suite on each server, and in databases whose owner chose another
-// default isolation: the oldest server has one such database, the newest has the other.
-// Unless this is a soak, the oldest server runs the usual isolation only through its pooler.
-// A short run has only the usual isolation.
+// TestConformance runs the suite on each server, and in databases whose owner chose another default isolation. Unless this is a
+// soak, the newest server has the usual isolation and the oldest has another one, because each transaction names its own. The oldest one runs
+// the usual isolation through its pooler. A short run has only the usual isolation. TestHostileSettingsOfARole of
+// package adopted changes this setting too.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		for isolation, on := range map[string]string{"read committed": "18", "repeatable read": "13", "serializable": "18"} {
+		for isolation, on := range map[string]string{"read committed": "18", "repeatable read": "13", "serializable": "all, in a soak"} {
 			if testing.Short() && isolation != "read committed" || !soak && !strings.HasPrefix(p.Version, on) && len(servers) > 1 {
 				continue
 			}
@@ -244,7 +244,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			return func() { x.must(t, "ALTER TABLE {s}.away RENAME TO qsidecar_"+table) }
 		},
 		EmptyTable:  func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
-		SmallTables: []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "schedules", "stripes", "admissions", "history", "epoch"},
+		SmallTables: []string{"meta", "failures", "keys", "sidecars", "queues", "gates", "capped", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "stripes", "admissions", "history", "epoch"},
 		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
@@ -259,11 +259,13 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			return func() { x.must(t, "DROP TRIGGER refuse ON {s}.qsidecar_jobs") }
 		},
 		InsertJob: func(queue, payload string) {
-			x.must(t, x.plainInsert(queue, payload))
+			x.must(t, x.plainInsert(queue, "", payload))
 		},
-		Producer: func() backendtest.Producer { return x.producer(t) },
-		LockRow:  func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
-		LockGate: func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
+		Producer:        func() backendtest.Producer { return x.producer(t) },
+		LockRow:         func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
+		LockGate:        func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
+		LockTable:       func(table string) func() { return x.lockTable(t, table) },
+		AdmitsInCommits: true,
 		LockStripe: func(queue, group string) func() {
 			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
 			return x.lockRow(t, fmt.Sprintf("qsidecar_stripes WHERE queue = '%s' AND stripe = %d", queue, stripes[0]))
@@ -331,18 +333,31 @@ func (x *schema) must(t *testing.T, sql string) {
 	}
 }
 
-func (x *schema) plainInsert(queue string, payloads ...string) string {
+func (x *schema) plainInsert(queue, group string, payloads ...string) string {
 	var rows []string
 	for _, p := range payloads {
-		rows = append(rows, "("+literal(queue)+", "+literal(p)+")")
+		rows = append(rows, "("+literal(queue)+", "+literal(p)+", nullif("+literal(group)+", ''))")
 	}
-	return in(x.o.Schema, `INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES `+strings.Join(rows, ", "))
+	return in(x.o.Schema, `INSERT INTO {s}.qsidecar_jobs (queue, payload, group_name) VALUES `+strings.Join(rows, ", "))
 }
 
 // lockRow locks the row of a job in a transaction of its own, until unlock is called or the test ends.
 func (x *schema) lockRow(t *testing.T, row string) (unlock func()) {
 	c := x.connect(t)
 	if _, err := c.Exec(t.Context(), in(x.o.Schema, "BEGIN; SELECT FROM {s}."+row+" FOR UPDATE"), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lockTable locks a whole table.
+func (x *schema) lockTable(t *testing.T, table string) (unlock func()) {
+	c := x.connect(t)
+	if _, err := c.Exec(t.Context(), in(x.o.Schema, "BEGIN; LOCK TABLE {s}.qsidecar_"+table), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -400,7 +415,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 	}
 	return backendtest.Producer{
 		Begin:  func() { run("BEGIN ISOLATION LEVEL READ COMMITTED") },
-		Insert: func(queue string, payloads []string, _ bool) { run(x.plainInsert(queue, payloads...)) },
+		Insert: func(queue, group string, payloads []string, _ bool) { run(x.plainInsert(queue, group, payloads...)) },
 		End: func(commit bool) {
 			if commit {
 				run("COMMIT")
@@ -414,7 +429,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 // clean resets the schema, for handles that have no state about it.
 func (x *schema) clean(t *testing.T) bool {
 	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
-		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelled; DELETE FROM {s}.qsidecar_stripes; DELETE FROM {s}.qsidecar_schedules; DELETE FROM {s}.qsidecar_admissions; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
+		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_gates; DELETE FROM {s}.qsidecar_capped; DELETE FROM {s}.qsidecar_cancelled; DELETE FROM {s}.qsidecar_progress; DELETE FROM {s}.qsidecar_pending; DELETE FROM {s}.qsidecar_stripes; DELETE FROM {s}.qsidecar_schedules; DELETE FROM {s}.qsidecar_batches; DELETE FROM {s}.qsidecar_batch_members; DELETE FROM {s}.qsidecar_batch_notes; DELETE FROM {s}.qsidecar_admissions; DELETE FROM {s}.qsidecar_history; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
 	if x.refuses {
 		sql, x.refuses = sql+`DROP FUNCTION {s}.refuse() CASCADE;`, false
 	}

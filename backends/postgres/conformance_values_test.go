@@ -14,6 +14,9 @@ var oddValues = map[string][]string{
 		"NULL", "'infinity'", "'-infinity'", "'294276-12-31 23:59:59+00'", "'10000-01-02'", "'9999-12-31 23:59:59.9999+00'",
 		"'4713-01-01 00:00:00+00 BC'", "'0001-01-01 00:00:00+00'", "'1969-12-31 00:00:00+00'",
 	},
+	"start_before": {"'infinity'", "'-infinity'", "'10000-01-02'", "'0001-01-01 00:00:00+00'", "'2000-01-01'"},
+	"retain_ms":    {"NULL", "0", "-1", "1", "9223372036854775807"},
+	"on_expiry":    {"NULL", "'dead'", "''", "'DEAD'"},
 	"headers": {
 		"'null'", "'[]'", `'"x"'`, "'{}'", `'{"a": null, "b": 1e400, "c": {"d": [1]}, "": ""}'`,
 		"jsonb_build_object('a', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 40000) n))",

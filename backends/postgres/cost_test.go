@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"net"
@@ -22,7 +23,8 @@ import (
 // No other test runs beside it, because beside open transactions that write claims scan more rows (package cursor).
 func TestCost(t *testing.T) {
 	inTurn(t, func(t *testing.T, p *testserver.Postgres) {
-		tap := newTap(t, filled(t, p))
+		url := filled(t, p)
+		tap := newTap(t, url)
 		s := open(t, Options{URL: tap.url})
 		at := time.Now()
 		s.LocalTime = func() time.Time { return at }
@@ -31,6 +33,21 @@ func TestCost(t *testing.T) {
 			"enqueue of 100": {2, 4}, "claim of 100": {2, 5}, "ack of 100": {2, 5}, "nack of 100": {3, 7}, "ack and claim of 100": {2, 6},
 			"enqueue with keys of 1": {2, 6}, "enqueue with keys of 100": {2, 6}, "idle claim": {2, 5},
 		})
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background())
+		for _, index := range []string{"expiring", "blocked", "arrived", "admitted"} {
+			var size int64
+			if err := c.QueryRow(t.Context(), "SELECT pg_relation_size('qsidecar.qsidecar_"+index+"')").Scan(&size); err != nil {
+				t.Fatal(err)
+			}
+			if size != 8192 { // the page that an empty index has
+				t.Errorf("the index qsidecar_%s has %d bytes: jobs without the feature entered it", index, size)
+			}
+		}
+		cost.Expiring(t, s, tap.cost, cost.Cost{2, 4})
 	})
 }
 

@@ -19,6 +19,9 @@ func namesOf(groups []core.Group) (queues, names []string) {
 
 // NoteGroups implements core.Grouper.
 func (t *tx) NoteGroups(groups []core.Group) {
+	if t.o.NoNotes {
+		return
+	}
 	queues, names := namesOf(groups)
 	t.add(t.s.sql.noteGroups, nil, queues, names)
 }
@@ -29,15 +32,50 @@ func (t *tx) NoteAllGroups(queue string) { t.add(t.s.sql.noteAll, nil, queue) }
 // LeaveGroups implements core.Grouper.
 func (t *tx) LeaveGroups(ids []int64) { t.add(t.s.sql.leaveGroups, nil, ids) }
 
+// LockGroups implements core.Grouper.
+func (t *tx) LockGroups(ctx context.Context, groups []core.Group, wait bool) (locked []core.Group, err error) {
+	queues, stripes := core.StripesOf(groups)
+	if wait {
+		t.add(t.s.sql.lockStripes, nil, queues, stripes)
+		return groups, nil
+	}
+	var has core.StripeSet
+	err = t.ask(ctx, t.s.sql.lockFreeStripes, func(rows pgx.Rows) error {
+		var queue string
+		var stripe int32
+		err := rows.Scan(&queue, &stripe)
+		has.Add(queue, stripe)
+		return err
+	}, queues, stripes)
+	return has.Groups(groups), err
+}
+
 // Admit implements core.Grouper.
 func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	queues, names := namesOf(groups)
-	lockQueues, stripes := core.StripesOf(groups)
-	t.add(t.s.sql.lockStripes, nil, lockQueues, stripes)
 	for _, sql := range []string{t.s.sql.takeNotes, t.s.sql.takeArrived} {
 		t.add(sql, nil, queues, names, limit)
 	}
-	for _, sql := range []string{t.s.sql.leaveDelayed, t.s.sql.block} {
+	var delayed, ready []core.Group // those with such jobs that have slots: few
+	if err := t.ask(ctx, t.s.sql.findWaiting, func(rows pgx.Rows) error {
+		var n int64
+		var isDelayed, isReady bool
+		err := rows.Scan(&n, &isDelayed, &isReady)
+		if isDelayed {
+			delayed = append(delayed, groups[n-1])
+		}
+		if isReady {
+			ready = append(ready, groups[n-1])
+		}
+		return err
+	}, queues, names); err != nil {
+		return 0, nil, err
+	}
+	take := func(sql string, groups []core.Group) {
+		if len(groups) == 0 {
+			return
+		}
+		queues, names := namesOf(groups)
 		t.each(sql, func(rows pgx.Rows) error {
 			n := 0
 			err := rows.Scan(&n)
@@ -45,6 +83,8 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 			return err
 		}, queues, names, limit)
 	}
+	take(t.s.sql.leaveDelayed, delayed)
+	take(t.s.sql.block, ready)
 	err = t.ask(ctx, t.s.sql.admit, func(rows pgx.Rows) error {
 		var n, position, returns int64
 		var queue string

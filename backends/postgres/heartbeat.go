@@ -22,7 +22,8 @@ type heartbeatConn struct {
 
 // Heartbeat implements backends.Backend. It has its own connection, so no commit of this process
 // can delay it.
-func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (_ backends.HeartbeatResult, err error) {
+	defer func() { err = s.HeartbeatFailed(err) }()
 	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.heartbeat.get(ctx)

@@ -214,14 +214,18 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 }
 
 func scanView(rows pgx.Rows) (id int64, v backends.View, err error) {
-	var run, claimed, finished *time.Time
+	var run, claimed, finished, before *time.Time
 	var headers, worker string
+	var progress int16
 	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, instant{&v.EnqueuedAt},
-		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result, &v.Group)
+		maybe{&run}, maybe{&claimed}, maybe{&finished}, &worker, &v.Key, &headers, &v.Result, &v.Group, &progress, maybe{&before})
 	if err != nil {
 		return id, v, err
 	}
-	v.ID, v.EnqueuedAt = core.ID(id), v.EnqueuedAt.UTC()
+	v.ID, v.EnqueuedAt, v.HasProgress = core.ID(id), v.EnqueuedAt.UTC(), progress != 0
+	if before != nil {
+		v.StartBefore = before.UTC()
+	}
 	if finished != nil {
 		v.FinishedAt = finished.UTC()
 	}

@@ -23,7 +23,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		look = s.sql.lookJobs
 	}
 	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled, &fireAt, &o.Groups)
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never, &cancelled, &fireAt, &o.Batches, &o.Groups, maybe{&o.ExpireAt})
 	}
 	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom), int64(q.Sidecar), int64(q.Schedules)}
 	if s.pooled {

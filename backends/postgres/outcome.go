@@ -17,6 +17,8 @@ import (
 // reliable answer or ctx ends. The transaction's session can still be committing: findOut waits for it. Or it waits for
 // a COMMIT that never comes: findOut terminates it.
 func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
+	ctx, cancel := core.OutcomeContext(ctx)
+	defer cancel()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		a, err := s.ask(ctx, t.status.xid)
 		if err == nil {

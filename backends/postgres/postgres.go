@@ -95,8 +95,8 @@ type Store struct {
 	own      ownSettings // see session.go
 	sql      *statements
 
-	leases, schedules string // the tables of leases and schedules, quoted
-	txSQL             string // the settings of a transaction behind a pooler
+	tables []string // those of the sidecar's tables that package dialect changes, quoted
+	txSQL  string   // the settings of a transaction behind a pooler
 
 	pool      *pgxpool.Pool
 	heartbeat heartbeatConn
@@ -120,7 +120,7 @@ var _ core.Driver = access{}
 
 // Traits implements core.Driver.
 func (access) Traits() core.Traits {
-	return core.Traits{Silent: true, FastDeliver: true}
+	return core.Traits{Silent: true, FastDeliver: true, Progress: true, Pending: true, WholeChanges: true}
 }
 
 // MadeReady implements core.Driver.
@@ -169,7 +169,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.place = placeOf(config.ConnConfig)
 	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
 	s.Init(access{s}, s.place, o.Log)
-	s.sql, s.leases, s.schedules = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `), in(o.Schema, `{s}."qsidecar_schedules" `)
+	s.sql = render(o.Schema)
+	for _, table := range []string{"leases", "schedules", "progress", "jobs", "batches", "batch_members", "batch_notes", "pending", "keys"} {
+		s.tables = append(s.tables, in(o.Schema, `{s}."qsidecar_`+table+`" `))
+	}
 	if hosts.Several(config.ConnConfig) {
 		s.primaries.survey(ctx, config.ConnConfig)
 	}
@@ -203,7 +206,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true, JoinJobs: joinJobs, WriteCommits: writeCommits}
+	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true, JoinJobs: joinJobs, WriteCommits: writeCommits, Progress: true}
 }
 
 // Close implements backends.Backend. Calls in progress end with an error.

@@ -143,7 +143,7 @@ func (s *Store) searchPath(c *pgx.Conn) string {
 	if role := cmp.Or(sessionOf(c).searchPath, s.own.searchPath); role != "" {
 		all = append(all, role)
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(append(all, "pg_temp"), ", ") // otherwise another client's temporary tables and types would come first
 }
 
 // beginPooled begins a transaction behind a pooler, where each can be in another session.

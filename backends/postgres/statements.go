@@ -30,17 +30,17 @@ type statements struct {
 	// sql/sequence.sql
 	behind, lockSequence, repair, draw string
 	// sql/write.sql
-	insert, insertGrouped, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
+	insert, insertMore, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
 	// sql/claim.sql
-	claim, claimExcept, claimLIFO, claimLIFOExcept, claimLean, bury, probe, owners string
+	claim, claimExcept, claimLIFO, claimLIFOExcept, claimLean, bury, removeExpired, expire, probe, owners string
 	// sql/gates.sql
 	lockGate, enterClaimed, leaveCapped, readGate, moveGate, enterCapped, lockLimits, setLimits, allLimits string
 	// sql/groups.sql
-	noteGroups, noteAll, leaveGroups, lockStripes, takeNotes, takeArrived, leaveDelayed, block, admit, groupSlots, findGroups string
+	noteGroups, noteAll, leaveGroups, lockStripes, lockFreeStripes, takeNotes, takeArrived, findWaiting, leaveDelayed, block, admit, groupSlots, findGroups string
 	// sql/heartbeat.sql
 	join, renew, leave string
 	// sql/maintain.sql
-	look, lookJobs, lookKeys, cancelled, forgetCancelled, forgetOwners, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
+	look, lookJobs, lookKeys, cancelled, forgetCancelled, forgetOwners, promote, findScheduled, findExpired, lockExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
 	// sql/command.sql
 	retry, retryFrom, change, lockClaimed, states, cancelWaiting, noteCancelled, delete, pause, resume, anyReady string
 	// sql/inspect.sql
@@ -91,8 +91,8 @@ func render(schema string) *statements {
 		draw:         t.Get("draw", ""),
 
 		insert:         t.Get("insert", "queues payloads priorities delays run_ats max_attempts timeouts headers"),
-		insertGrouped:  t.Get("insert_grouped", "queues payloads priorities delays run_ats max_attempts timeouts headers groups"),
-		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls groups"),
+		insertMore:     t.Get("insert_more", "queues payloads priorities delays run_ats max_attempts timeouts headers groups start_befores start_withins on_expiries retentions_dead retains"),
+		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls key_states groups start_befores start_withins on_expiries retentions_dead retains"),
 		keyed:          t.Get("keyed", "queues keys"),
 		ack:            t.Get("ack", "ids sidecars numbers"),
 		lock:           t.Get("lock", "ids"),
@@ -109,9 +109,11 @@ func render(schema string) *statements {
 		claimLIFOExcept: t.Get("claim_lifo_except", claim+" except"),
 		claimLean: t.Get("claim_lean", "limit max_bytes max_payload queue from_urgencies from_positions to_urgencies to_positions claim_max timeout "+
 			"backoff backoff_max retention_done retention_dead token_sidecar numbers lease worker_indexes workers owner prefetch"),
-		bury:   t.Get("bury", "ids claim_maxes retentions_dead messages"),
-		probe:  t.Get("probe", "queue urgencies lows highs"),
-		owners: t.Get("owners", ""),
+		bury:          t.Get("bury", "ids claim_maxes retentions_dead messages"),
+		removeExpired: t.Get("remove_expired", "ids"),
+		expire:        t.Get("expire", "ids retentions_dead message"),
+		probe:         t.Get("probe", "queue urgencies lows highs"),
+		owners:        t.Get("owners", ""),
 
 		join:  t.Get("join", heartbeat),
 		renew: t.Get("renew", heartbeat),
@@ -127,17 +129,19 @@ func render(schema string) *statements {
 		setLimits:    t.Get("set_limits", "queue max_claimed rate rate_ms burst group_limit group_skips group_ready"),
 		allLimits:    t.Get("all_limits", ""),
 
-		noteGroups:   t.Get("note_groups", "queues groups"),
-		noteAll:      t.Get("note_all", "queue"),
-		leaveGroups:  t.Get("leave_groups", "ids"),
-		lockStripes:  t.Get("lock_stripes", "queues stripes"),
-		takeNotes:    t.Get("take_notes", "queues groups limit"),
-		takeArrived:  t.Get("take_arrived", "queues groups limit"),
-		leaveDelayed: t.Get("leave_delayed", "queues groups limit"),
-		block:        t.Get("block", "queues groups limit"),
-		admit:        t.Get("admit", "queues groups limit"),
-		groupSlots:   t.Get("group_slots", "queue group limit"),
-		findGroups:   t.Get("find_groups", "after_queue after_group walk limit"),
+		noteGroups:      t.Get("note_groups", "queues groups"),
+		noteAll:         t.Get("note_all", "queue"),
+		leaveGroups:     t.Get("leave_groups", "ids"),
+		lockStripes:     t.Get("lock_stripes", "queues stripes"),
+		lockFreeStripes: t.Get("lock_free_stripes", "queues stripes"),
+		takeNotes:       t.Get("take_notes", "queues groups limit"),
+		takeArrived:     t.Get("take_arrived", "queues groups limit"),
+		findWaiting:     t.Get("find_waiting", "queues groups"),
+		leaveDelayed:    t.Get("leave_delayed", "queues groups limit"),
+		block:           t.Get("block", "queues groups limit"),
+		admit:           t.Get("admit", "queues groups limit"),
+		groupSlots:      t.Get("group_slots", "queue group limit"),
+		findGroups:      t.Get("find_groups", "after_queue after_group walk limit"),
 
 		look:            t.Get("look", look),
 		lookJobs:        t.Get("look_jobs", look),
@@ -148,6 +152,7 @@ func render(schema string) *statements {
 		promote:         t.Get("promote", "limit from only"),
 		findScheduled:   t.Get("find_scheduled", "limit from"),
 		findExpired:     t.Get("find_expired", "limit from"),
+		lockExpired:     t.Get("lock_expired", "limit from only"),
 		lockDue:         t.Get("lock_due", "limit from"),
 		lockLost:        t.Get("lock_lost", "owners limit"),
 		markDead:        t.Get("mark_dead", "sidecars heartbeats"),
@@ -157,7 +162,7 @@ func render(schema string) *statements {
 
 		retry:         t.Get("retry", "queue ids"),
 		retryFrom:     t.Get("retry_from", "queue after_at after_id limit"),
-		change:        t.Get("change", "queue ids priority delay_ms run_at"),
+		change:        t.Get("change", "queue ids priority delay_ms within_ms run_at"),
 		lockClaimed:   t.Get("lock_claimed", "queue ids"),
 		states:        t.Get("states", "queue ids"),
 		cancelWaiting: t.Get("cancel_waiting", "queue ids retention_dead message"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +23,13 @@ type newJobs struct {
 	max            []int16
 	key            []string
 	ttl            []int64
+	keyState       []string
 	group          []string
+	startBefore    []*time.Time
+	startWithin    []int64
+	onExpiry       []string
+	keepDead       []int64
+	retain         []int64
 }
 
 func (n *newJobs) add(j *core.NewJob) {
@@ -43,8 +50,22 @@ func (n *newJobs) add(j *core.NewJob) {
 	n.priority, n.max = append(n.priority, j.Priority), append(n.max, int16(j.MaxAttempts))
 	n.delay, n.timeout = append(n.delay, max(core.MS(j.Delay), 0)), append(n.timeout, core.MS(j.Timeout))
 	n.runAt = append(n.runAt, runAt)
-	n.key, n.ttl = append(n.key, j.Key), append(n.ttl, core.MS(j.KeyTTL))
+	n.key, n.ttl = append(n.key, j.Key), append(n.ttl, j.KeyMillis())
+	n.keyState = append(n.keyState, j.KeyState())
 	n.group = append(n.group, j.Group)
+	var startBefore *time.Time
+	onExpiry := ""
+	if e := &j.Expiry; e.Some() {
+		if !e.StartBefore.IsZero() {
+			startBefore = &e.StartBefore
+		}
+		if e.Remove {
+			onExpiry = "delete"
+		}
+	}
+	n.startBefore, n.startWithin = append(n.startBefore, startBefore), append(n.startWithin, core.MS(j.Expiry.StartWithin))
+	n.onExpiry, n.keepDead = append(n.onExpiry, onExpiry), append(n.keepDead, core.MS(j.Expiry.RetainDead))
+	n.retain = append(n.retain, core.MS(j.Retain))
 }
 
 // Insert implements core.Writer. Jobs without a key use a shorter statement. Those of groups follow in their order.
@@ -77,6 +98,9 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	return false
 }
 
+// Retains implements core.Retainer.
+func (*tx) Retains() {}
+
 // insertPlain stores jobs without keys, which all have groups or have none.
 func (t *tx) insertPlain(jobs []*core.NewJob) {
 	if len(jobs) == 0 {
@@ -90,8 +114,8 @@ func (t *tx) insertPlain(jobs []*core.NewJob) {
 	var ready bool
 	i, columns := 0, []any{&id, &ready} // allocated once, not for each row
 	sql, args := t.s.sql.insert, []any{c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers}
-	if jobs[0].Group != "" {
-		sql, args = t.s.sql.insertGrouped, append(args, c.group)
+	if jobs[0].Group != "" || slices.ContainsFunc(jobs, func(j *core.NewJob) bool { return j.Expiry.Some() || j.Retain > 0 }) {
+		sql, args = t.s.sql.insertMore, append(args, c.group, c.startBefore, c.startWithin, c.onExpiry, c.keepDead, c.retain)
 	}
 	t.each(sql, func(rows pgx.Rows) error {
 		if err := rows.Scan(columns...); err != nil {
@@ -136,7 +160,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 			duplicate[*n-1] = true
 		}
 		return nil
-	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers, c.key, c.ttl, c.group)
+	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers, c.key, c.ttl, c.keyState, c.group, c.startBefore, c.startWithin, c.onExpiry, c.keepDead, c.retain)
 	t.add(t.s.sql.keyed, func(rows pgx.Rows) error {
 		for _, j := range toStore {
 			j.PassedOver()
@@ -144,10 +168,14 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 		for rows.Next() {
 			var n, id int64
 			var state string
-			if err := rows.Scan(&n, &id, &state); err != nil {
+			var freed bool
+			if err := rows.Scan(&n, &id, &state, &freed); err != nil {
 				return err
 			}
-			if duplicate[n-1] {
+			switch {
+			case duplicate[n-1] && freed:
+				jobs[n-1].Freed(id)
+			case duplicate[n-1]:
 				jobs[n-1].Duplicate(id, backends.State(state))
 			}
 		}
@@ -238,7 +266,7 @@ func scanRow(rows pgx.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
 	if err := rows.Scan(&r.ID, &r.Queue, &r.Key, &r.Priority, &r.Position, &r.Fence, &host, &number, &owner, &lease,
-		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Group, (*string)(&r.Cause)); err != nil {
+		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Group, &r.Batch, &r.Pending, (*string)(&r.Cause)); err != nil {
 		return nil, err
 	}
 	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)

@@ -20,6 +20,7 @@ type claiming struct {
 	res     backends.ClaimResult
 	missed  []backends.GateResult
 	fair    bool // the present queue has Limits.GroupReady
+	expired int  // jobs that it has ended
 
 	careful *core.Careful // nil: it leaves no rows out
 }
@@ -30,10 +31,12 @@ type candidate struct {
 	id, size   int64
 	attempts   int64
 	tooLarge   bool
-	group      string // in which it has a slot
-	jobsLimit  int64  // the job's own max_attempts; 0 if it has none
-	unrecorded int64  // how often in a row its sidecar died while it was prefetched
+	expired    *core.Expired // nil: it can start
+	group      string        // in which it has a slot
+	jobsLimit  int64         // the job's own max_attempts; 0 if it has none
+	unrecorded int64         // how often in a row its sidecar died while it was prefetched
 	losses     int64
+	retain     int64 // in ms, its own; 0 if it has none
 }
 
 // StartClaims implements core.OwnClaimer. The claims run at once.
@@ -108,15 +111,21 @@ func (c *claiming) drain(p backends.Policy) error {
 			if c.careful != nil && c.careful.Few {
 				c.careful.Tried = []int64{chosen[i].id}
 			}
-			if chosen[i].tooLarge {
+			switch e := chosen[i].expired; {
+			case e != nil:
+				c.expired++
+				c.res.Failed.Add(e.Queue, backends.CauseExpired, !e.Remove)
+				err = c.expire(e)
+			case chosen[i].tooLarge:
 				err = c.bury(p, &chosen[i])
-			} else {
+			default:
 				err = c.take(p, &chosen[i])
 			}
 			if err != nil {
 				return err
 			}
 		}
+		c.res.More = c.res.More || c.expired >= core.MostExpired
 		if seen < want || c.careful != nil && c.careful.Few {
 			return nil // the queue has no more ready jobs
 		}
@@ -140,8 +149,13 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			}
 		}
 		seen++
-		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13), group: r.text(14)}
-		if j.tooLarge = r.null(2); !j.tooLarge {
+		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13), group: r.text(14), retain: r.int(18)}
+		if startBefore := r.int(16); !r.null(16) && startBefore <= c.now {
+			j.expired = &core.Expired{ID: j.id, Queue: p.Queue, Remove: r.int(17) != 0, RetainDead: p.RetainDead}
+		} else if !r.null(16) {
+			j.StartWithin = core.FromMS(startBefore - c.now)
+		}
+		if j.tooLarge = r.null(2); !j.tooLarge && j.expired == nil {
 			if j.size > c.left && (c.Strict || len(c.res.Jobs)+len(chosen) > 0) {
 				c.res.More = true
 				return errStop
@@ -149,9 +163,9 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 			c.left -= j.size
 		}
 		j.Job = backends.Job{
-			ID: core.ID(j.id), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
+			StartWithin: j.StartWithin, ID: core.ID(j.id), Queue: p.Queue, Payload: r.bytes(2), Priority: int16(r.int(3)),
 			Fence: max(r.int(5)+1, c.micros), Timeout: r.duration(7), Headers: core.ReadHeaders(r.text(8)), Key: r.text(9),
-			LastError: r.text(10), EnqueuedAt: r.time(11),
+			LastError: r.text(10), EnqueuedAt: r.time(11), HasProgress: !r.null(15),
 		}
 		chosen = append(chosen, j)
 		return nil
@@ -192,7 +206,7 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	if slot.Uncounted(int(j.unrecorded), j.MaxAttempts, j.Alone) {
 		charged, ahead = charged-1, 1
 	}
-	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)),
+	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(max(core.MS(p.RetainDone), j.retain)),
 		positive(core.MS(p.RetainDead)), int64(slot.Token.Sidecar), int64(slot.Token.Number), int64(c.sidecar), positive(core.MS(slot.Lease)),
 		deadline, due, c.now, text(worker), j.id); err != nil {
 		return err
@@ -223,6 +237,55 @@ func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	}
 	_, err = c.exec(c.sql.endKey, string(backends.StateDead), p.Queue, j.Key, j.id)
 	return err
+}
+
+// Expire implements core.Expirer.
+func (t *tx) Expire(jobs []core.Expired) {
+	for i := range jobs {
+		t.do(func() error { return t.expire(&jobs[i]) })
+	}
+}
+
+func (t *tx) expire(e *core.Expired) error {
+	var queue, key, group string
+	var attempts, fence int64
+	keep := core.MS(e.RetainDead)
+	if err := t.query(t.sql.expiring, func(r row) error {
+		queue, attempts, fence, key, group = r.text(0), r.int(1), max(r.int(2)+1, t.micros), r.text(4), r.text(5)
+		if keep == 0 && !r.null(3) {
+			keep = r.int(3)
+		}
+		return nil
+	}, e.ID); err != nil {
+		return err
+	}
+	if group != "" {
+		if err := t.noteGroup(core.Group{Queue: queue, Name: group}); err != nil {
+			return err
+		}
+	}
+	if e.Remove {
+		return t.one(t.sql.remove, e.ID)
+	}
+	if err := t.one(t.sql.expire, fence, positive(keep), t.now, after(t.now, core.FromMS(keep)), backends.ExpiredMessage, e.ID); err != nil {
+		return err
+	}
+	if err := t.failed(e.ID, attempts, backends.CauseExpired, backends.ExpiredMessage); err != nil {
+		return err
+	}
+	return t.endKey(backends.StateDead, queue, key, e.ID)
+}
+
+// LockExpired implements core.Expirer.
+func (t *tx) LockExpired(_ context.Context, _ core.Due, only []int64, limit int) (all []core.Expired, seen int, err error) {
+	rows, err := t.rows(t.sql.unstarted, func(r row) bool { return r.int(2) <= t.now }, withRefused(only, limit))
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, r := range among(rows, only) {
+		all = append(all, core.Expired{ID: r.int(0), Queue: r.text(1), Remove: r.int(3) != 0})
+	}
+	return all, len(all), nil
 }
 
 // after returns the instant d after now, or NULL if d is 0 or less.

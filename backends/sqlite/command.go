@@ -16,6 +16,7 @@ type target struct {
 	key   string
 	group string
 	slot  bool // it has one of its group
+	start bool // its key is free once it has started
 }
 
 // each calls f with each row of the queue whose id is in ids.
@@ -24,7 +25,7 @@ func (t *tx) each(queue string, ids []int64, f func(target) error) error {
 		var found *target
 		if err := t.query(t.sql.inState, func(r row) error {
 			if r.text(0) == queue {
-				found = &target{id, backends.State(r.text(1)), r.text(2), r.text(3), r.int(4) != 0}
+				found = &target{id, backends.State(r.text(1)), r.text(2), r.text(3), r.int(4) != 0, r.int(5) != 0}
 			}
 			return nil
 		}, id); err != nil {
@@ -64,16 +65,18 @@ func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *back
 			return nil
 		}
 		n++
-		var priority, due int64
+		var priority, due, enqueued int64
 		if err := t.query(t.sql.place, func(r row) error {
-			priority, due = r.int(0), r.int(2)
+			priority, due, enqueued = r.int(0), r.int(2), r.int(6)
 			return nil
 		}, j.id, queue); err != nil {
 			return err
 		}
 		switch {
 		case c.Delay != nil:
-			due = t.now + core.MS(*c.Delay)
+			if due = t.now + core.MS(*c.Delay); c.Within > 0 {
+				due = min(due, enqueued+core.MS(c.Within))
+			}
 		case !c.RunAt.IsZero():
 			due = ceilMilli(c.RunAt)
 		case waits:
@@ -221,7 +224,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 }
 
 func (t *tx) retryOne(queue string, j target) error {
-	if j.key != "" {
+	if j.key != "" && !j.start {
 		if err := t.takeKeyBack(queue, j); err != nil {
 			return err
 		}

@@ -72,13 +72,14 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_schedules", "qsidecar_admissions", "qsidecar_history", "qsidecar_commits", "sqlite_sequence"},
+			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_progress", "qsidecar_pending", "qsidecar_schedules", "qsidecar_batches", "qsidecar_batch_members", "qsidecar_batch_notes", "qsidecar_admissions", "qsidecar_history", "qsidecar_commits", "sqlite_sequence"},
 			RefuseJobs: func(queue, reason string) {
 				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
 					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.New().Text(queue), dialect.New().Text(reason))); err != nil {
 					t.Fatal(err)
 				}
 			},
+			AdmitsInCommits: true,
 			RefuseChanges: func(r backendtest.Refusal) (allow func()) {
 				run := func(sql string, args ...any) {
 					for _, on := range r.On() {

@@ -28,4 +28,5 @@ func TestCost(t *testing.T) {
 		"enqueue of 100": {1, 0}, "claim of 100": {1, 0}, "ack of 100": {1, 0}, "nack of 100": {1, 0}, "ack and claim of 100": {1, 0},
 		"enqueue with keys of 1": {1, 0}, "enqueue with keys of 100": {1, 0}, "idle claim": {1, 0},
 	})
+	cost.Expiring(t, s, transactions, cost.Cost{1, 0})
 }

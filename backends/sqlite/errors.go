@@ -68,6 +68,9 @@ func (s *Store) withKind(err error) error {
 	case lib.SQLITE_IOERR:
 		return down("the disk that holds %s gave an error", s.path)
 	case lib.SQLITE_CANTOPEN:
+		if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
+			return down("there is no file %s", s.path)
+		}
 		return down("%s, or a file beside it, cannot be opened", s.path)
 	case lib.SQLITE_NOMEM, lib.SQLITE_PROTOCOL, lib.SQLITE_INTERRUPT:
 		return down("%s", s.path)

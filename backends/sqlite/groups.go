@@ -17,6 +17,9 @@ func (t *tx) NoteGroups(groups []core.Group) {
 }
 
 func (t *tx) noteGroup(g core.Group) error {
+	if t.noNotes {
+		return nil
+	}
 	_, err := t.exec(t.sql.noteGroup, g.Queue, g.Name)
 	return err
 }
@@ -58,7 +61,12 @@ func (t *tx) LeaveGroups(ids []int64) {
 	}
 }
 
-// Admit implements core.Grouper. No other transaction writes, so it counts without a lock.
+// LockGroups implements core.Grouper. No other transaction writes.
+func (t *tx) LockGroups(_ context.Context, groups []core.Group, _ bool) ([]core.Group, error) {
+	return groups, t.err
+}
+
+// Admit implements core.Grouper. It needs no locks.
 func (t *tx) Admit(_ context.Context, groups []core.Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []core.Group, err error) {
 	marks := int64(limit)
 	var come [][]member // by their ranks in their groups

@@ -250,13 +250,16 @@ func (t *tx) view(id int64) (v *backends.View, err error) {
 		v = &backends.View{
 			ID: core.ID(id), Queue: r.text(0), State: backends.State(r.text(1)), Payload: r.bytes(2),
 			Priority: int16(r.int(3)), Attempt: int(r.int(4)), MaxAttempts: int(r.int(5)), EnqueuedAt: r.time(6),
-			FinishedAt: r.time(9), Key: r.text(11), Headers: core.ReadHeaders(r.text(12)), Result: r.bytes(13), Group: r.text(15),
+			FinishedAt: r.time(9), Key: r.text(11), Headers: core.ReadHeaders(r.text(12)), Result: r.bytes(13), Group: r.text(15), HasProgress: !r.null(16),
 		}
 		switch v.State {
 		case backends.StateScheduled:
 			v.RunAt = r.time(7)
 		case backends.StateClaimed:
 			v.ClaimedAt, v.Worker = r.time(8), r.text(10)
+		}
+		if !r.null(17) {
+			v.StartBefore = r.time(17)
 		}
 		failed = !r.null(14)
 		return nil

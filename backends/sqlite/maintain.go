@@ -20,6 +20,9 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		if o.DueAt, err = t.first(t.sql.due, 1); err != nil {
 			return err
 		}
+		if o.ExpireAt, err = t.first(t.sql.unstarted, 2); err != nil {
+			return err
+		}
 		if err := t.findLostOwners(&o); err != nil {
 			return err
 		}
@@ -28,6 +31,11 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		}
 		if q.Schedules != core.NoSchedules {
 			if o.FireAt, err = t.first(t.sql.firesAt, 0, int64(q.Schedules)); err != nil {
+				return err
+			}
+		}
+		if q.Cancelled && !q.Watched {
+			if err := t.query(t.sql.batchesDue, func(r row) error { o.Batches = r.int(0) != 0; return nil }, t.now); err != nil {
 				return err
 			}
 		}

@@ -21,7 +21,7 @@ func TestSchedulesOfALaterProgram(t *testing.T) {
 	if err := exec(t, s, "UPDATE qsidecar_schedules SET next_at = 1, cron = CASE WHEN name = '"+last+"' THEN NULL ELSE 'at dawn' END, every_ms = CASE WHEN name = '"+last+"' THEN every_ms END"); err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.FireSchedules(t.Context())
+	r, err := s.FireSchedules(t.Context(), nil)
 	if err != nil || len(r.Fired) != 1 || r.Fired[0].Name != last {
 		t.Errorf("fired %+v, %v", r, err)
 	}

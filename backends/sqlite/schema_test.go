@@ -56,9 +56,15 @@ func TestBadInsertsAreRejected(t *testing.T) {
 	if n := ready(t, s); n != 0 {
 		t.Errorf("%d ready", n)
 	}
-	err := exec(t, s, `INSERT INTO qsidecar_jobs (queue, headers) VALUES ('q', 'no json')`)
-	if err == nil || !strings.Contains(err.Error(), "headers_is_a_json_object") {
-		t.Errorf("%v does not name the rule", err)
+	for columns, rule := range map[string]string{
+		`queue, headers) VALUES ('q', 'no json')`: "headers: use a JSON object with texts as values",
+		`queue, run_at) VALUES ('q', 'tomorrow')`: "run_at: milliseconds since 1970, or UTC as 2030-01-31 08:00:00",
+		`queue, priority) VALUES ('q', 99999)`:    "priority: use a number from -32768 to 32767",
+		`queue) VALUES ('my queue')`:              "use A-Z a-z 0-9 . _ : / - and do not start with . or -",
+	} {
+		if err := exec(t, s, `INSERT INTO qsidecar_jobs (`+columns); err == nil || !strings.Contains(err.Error(), rule) {
+			t.Errorf("%v does not name the rule %s", err, rule)
+		}
 	}
 }
 

@@ -120,7 +120,7 @@ func random() int64 {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Address: s.path, Database: s.database, Prefetch: true}
+	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Address: s.path, Database: s.database, Prefetch: true, Progress: true}
 }
 
 // Close implements backends.Backend. It waits at most 5 s for a commit that is
@@ -233,7 +233,9 @@ func (r *readers) close(ctx context.Context) (err error) {
 }
 
 // Traits implements core.Driver.
-func (access) Traits() core.Traits { return core.Traits{FastDeliver: true} }
+func (access) Traits() core.Traits {
+	return core.Traits{FastDeliver: true, Progress: true, Pending: true}
+}
 
 // MadeReady implements core.Driver. SQLite has no notifications.
 func (access) MadeReady([]string) {}

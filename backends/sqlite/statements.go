@@ -20,7 +20,7 @@ type statements struct {
 	insert, findKey, putKey, endKey, stateOf, ackPlain, claimed, leave, remove, fail, renew, bind, disown, deliver, setWorker string
 	record                                                                                                                    string
 	// sql/claim.sql
-	closed, paused, nextPriority, readyFIFO, readyLIFO, take, bury string
+	closed, paused, nextPriority, readyFIFO, readyLIFO, take, bury, expiring, expire string
 	// sql/gates.sql
 	enterClaimed, leaveCapped, readGate, moveGate, enterCapped, setLimits, allLimits string
 	// sql/groups.sql
@@ -28,9 +28,9 @@ type statements struct {
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
-	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadSidecars, anyDead, firesAt, forget, expired, expiredKeys, dropKey string
-	cancelled, forgetCancelled, forgetOwners                                                                                                   string
-	anyReady, hasGroups, oldMarked, oldMarks                                                                                                   string
+	scheduled, never, promote, unstarted, due, nextOwner, owned, lives, markSilent, deadSidecars, anyDead, firesAt, batchesDue, forget, expired, expiredKeys, dropKey string
+	cancelled, forgetCancelled, forgetOwners                                                                                                                          string
+	anyReady, hasGroups, oldMarked, oldMarks                                                                                                                          string
 	// sql/command.sql
 	inState, retry, schedule, moveBack, pause, resume, waiting, cancel, wasCancelled, noteCancelled string
 	// sql/inspect.sql
@@ -56,7 +56,7 @@ var render = sync.OnceValue(func() *statements {
 		marked:          t.Get("marked", "handle"),
 		sidecarAlive:    t.Get("sidecar_alive", "sidecar"),
 
-		insert:    t.Get("insert", "id queue state priority position max_attempts timeout_ms run_at enqueued_at ready_at key group_name group_noticed headers payload"),
+		insert:    t.Get("insert", "id queue state priority position max_attempts timeout_ms run_at enqueued_at ready_at key group_name group_noticed start_before on_expiry retention_dead_ms retain_ms key_state headers payload"),
 		findKey:   t.Get("find_key", "queue key"),
 		putKey:    t.Get("put_key", "queue key job expires_at"),
 		endKey:    t.Get("end_key", "state queue key job"),
@@ -80,6 +80,8 @@ var render = sync.OnceValue(func() *statements {
 		readyLIFO:    t.Get("ready_lifo", "max_payload queue priority limit"),
 		take:         t.Get("take", "attempts prefetched fence claim_max backoff_ms backoff_max_ms retention_done_ms retention_dead_ms token_sidecar token_number owner lease_ms deadline due_at claimed_at worker id"),
 		bury:         t.Get("bury", "attempts fence claim_max retention_dead_ms finished_at prune_at last_error id"),
+		expiring:     t.Get("expiring", "id"),
+		expire:       t.Get("expire", "fence retention_dead_ms finished_at prune_at last_error id"),
 
 		join:      t.Get("join", "name expires_at timeout_ms stats_leader version leases sidecar"),
 		heartbeat: t.Get("heartbeat", "name expires_at timeout_ms stats_leader version leases sidecar"),
@@ -89,6 +91,7 @@ var render = sync.OnceValue(func() *statements {
 		scheduled:       t.Get("scheduled", "limit"),
 		never:           t.Get("never", ""),
 		promote:         t.Get("promote", "position ready_at id"),
+		unstarted:       t.Get("unstarted", "limit"),
 		due:             t.Get("due", "limit"),
 		hasGroups:       t.Get("has_groups", ""),
 		nextOwner:       t.Get("next_owner", "from"),
@@ -98,6 +101,7 @@ var render = sync.OnceValue(func() *statements {
 		deadSidecars:    t.Get("dead_sidecars", ""),
 		anyDead:         t.Get("any_dead", ""),
 		firesAt:         t.Get("fires_at", "schedules limit"),
+		batchesDue:      t.Get("batches_due", "now"),
 		forget:          t.Get("forget", "sidecar"),
 		cancelled:       t.Get("cancelled", "owner"),
 		forgetCancelled: t.Get("forget_cancelled", "owner token_sidecar token_number"),

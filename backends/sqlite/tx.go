@@ -23,6 +23,7 @@ type tx struct {
 	moved  bool  // whether seq must be written back
 
 	repaired bool // the sequence was behind
+	noNotes  bool // see core.TxOptions.NoNotes
 
 	err error // the first error of a statement of the core.Tx
 }
@@ -119,6 +120,7 @@ func (a access) Transact(ctx context.Context, o core.TxOptions, f func(ctx conte
 				return backends.ErrEvicted
 			}
 		}
+		t.noNotes = o.NoNotes
 		if err := f(ctx, t); err != nil {
 			return err
 		}

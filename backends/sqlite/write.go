@@ -24,6 +24,9 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	return false
 }
 
+// Retains implements core.Retainer.
+func (*tx) Retains() {}
+
 func (t *tx) insert(j *core.NewJob) error {
 	if j.Key != "" {
 		if taken, err := t.keyTaken(j); taken || err != nil {
@@ -48,14 +51,32 @@ func (t *tx) insert(j *core.NewJob) error {
 	if j.Group != "" {
 		noticed = int64(1)
 	}
+	var startBefore, onExpiry any
+	switch e := &j.Expiry; {
+	case e.StartWithin > 0:
+		first := t.now
+		if at, ok := runAt.(int64); ok {
+			first = max(first, at)
+		}
+		startBefore = min(first+core.MS(e.StartWithin), lastInstant)
+	case e.Some():
+		startBefore = e.StartBefore.UnixMilli()
+	}
+	if j.Expiry.Remove {
+		onExpiry = "delete"
+	}
 	err = t.one(t.sql.insert, id, j.Queue, string(state), int64(j.Priority), id, positive(int64(j.MaxAttempts)),
-		positive(core.MS(j.Timeout)), runAt, t.now, t.now, text(j.Key), text(j.Group), noticed, headers, payload)
+		positive(core.MS(j.Timeout)), runAt, t.now, t.now, text(j.Key), text(j.Group), noticed,
+		startBefore, onExpiry, positive(core.MS(j.Expiry.RetainDead)), positive(core.MS(j.Retain)), text(j.KeyState()), headers, payload)
 	if err == nil && j.Key != "" {
-		_, err = t.exec(t.sql.putKey, j.Queue, j.Key, id, t.now+core.MS(j.KeyTTL))
+		_, err = t.exec(t.sql.putKey, j.Queue, j.Key, id, t.now+j.KeyMillis())
 	}
 	j.Stored(id, state == backends.StateReady)
 	return err
 }
+
+// lastInstant is the end of the year 9999 in milliseconds.
+const lastInstant = 253402300799999
 
 // when returns the first state of a new job, and its run_at or nil.
 func (t *tx) when(j *backends.NewJob) (state backends.State, runAt any) {
@@ -90,9 +111,12 @@ func (t *tx) keyTaken(j *core.NewJob) (taken bool, err error) {
 	if state == "" {
 		state = backends.StateDeleted // the default if there is no row
 		err = t.query(t.sql.stateOf, func(r row) error {
-			state = backends.State(r.text(0))
+			state, taken = backends.State(r.text(0)), r.int(1) == 0
 			return nil
 		}, id)
+	}
+	if !taken || err != nil {
+		return false, err
 	}
 	j.Duplicate(id, state)
 	return true, err
@@ -122,7 +146,7 @@ func text(s string) any {
 	return s
 }
 
-// Ack implements core.Writer. It deletes jobs that aren't retained, and have neither a key nor a group.
+// Ack implements core.Writer. It deletes jobs that aren't retained, and have neither a key nor a group, and are in no batch.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	for i, l := range leases {
 		t.do(func() error {
@@ -165,7 +189,7 @@ func (t *tx) find(id int64) (c *claimed, err error) {
 	err = t.query(t.sql.claimed, func(r row) error {
 		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14], claimedAt: r.int(21)}
 		c.Row = core.Row{
-			ID: id, Queue: r.text(0), Key: r.text(1), Group: r.text(22), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
+			ID: id, Queue: r.text(0), Key: r.text(1), Group: r.text(22), Batch: r.int(23), Pending: r.int(24) != 0, Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
 			Token: backends.Token{Sidecar: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
 			Kept:  c.keep > 0, HasWorker: !r.null(20), Engine: c,
 			AttemptState: backends.AttemptState{

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	mssql "github.com/microsoft/go-mssqldb"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
@@ -48,10 +50,11 @@ func (t *tx) Claim(r *core.Run) {
 // scanClaimed reads a row that the statement claimed.
 func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	var policy int
-	var id, timeout int64
+	var id, timeout, within int64
 	var headers string
+	var progress int16
 	if err := rows.Scan(&j.Slot, &policy, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, &j.EnqueuedAt,
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload); err != nil {
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &progress, &within, &j.Payload); err != nil {
 		return j, err
 	}
 	of, err := item(r.Queues, policy-1)
@@ -60,7 +63,8 @@ func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	}
 	j.Queue, j.Job.Queue, j.ID, j.EnqueuedAt = policy-1, of.Queue, core.ID(id), j.EnqueuedAt.UTC()
 	j.Timeout = cmp.Or(core.FromMS(timeout), of.Timeout)
-	j.Headers = core.ReadHeaders(headers)
+	j.StartWithin = core.FromMS(within)
+	j.Headers, j.HasProgress = core.ReadHeaders(headers), progress != 0
 	return j, nil
 }
 
@@ -156,6 +160,22 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 		rows[i] = buryRow{j.ID, j.Policy.MaxAttempts, some(ms(j.Policy.RetainDead)), j.Message}
 	}
 	t.add(t.s.sql.bury, nil, document(rows))
+}
+
+// Expire implements core.Expirer.
+func (t *tx) Expire(jobs []core.Expired) {
+	var removed []onlyRow
+	rows := make([]expireRow, len(jobs))
+	for i, j := range jobs {
+		if rows[i] = (expireRow{j.ID, some(ms(j.RetainDead))}); j.Remove {
+			rows[i].KeepDead = some(1)
+			removed = append(removed, onlyRow{j.ID})
+		}
+	}
+	chunks(removed, func(_ int, rows []onlyRow) { t.add(t.s.sql.removeExpired, []reader{total(new(int64))}, document(rows)) })
+	chunks(rows, func(_ int, rows []expireRow) {
+		t.add(t.s.sql.expire, nil, document(rows), mssql.NVarCharMax(backends.ExpiredMessage))
+	})
 }
 
 // A login without special rights cannot see which transactions are still open. So the transactions that drew a

@@ -68,7 +68,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			err := one(&changed, &now)(rows)
 			n, ready = n+changed, ready || now > 0
 			return err
-		}}, queue, document(idRows(ids)), set, priority, mode, delay, at)
+		}}, queue, document(idRows(ids)), set, priority, mode, delay, ms(c.Within), at)
 	})
 	err = t.send(ctx)
 	return n, ready, err

@@ -153,18 +153,38 @@ type jobRow struct {
 	Start    int64   `json:"start"`
 	Size     int64   `json:"size"`
 
+	// of those that expire
+	StartBefore *string `json:"start_before,omitempty"`
+	Within      *int64  `json:"within_ms,omitempty"`
+	OnExpiry    *string `json:"on_expiry,omitempty"`
+	KeepDead    *int64  `json:"dead_ms,omitempty"`
+
+	Retain *int64 `json:"retain_ms,omitempty"` // of those with a retention of their own
+
 	// of those with a key
-	Key *string `json:"key,omitempty"`
-	TTL *int64  `json:"ttl_ms,omitempty"`
+	Key      *string `json:"key,omitempty"`
+	TTL      *int64  `json:"ttl_ms,omitempty"`
+	KeyState *string `json:"key_state,omitempty"`
 }
 
 // newJobRow returns a job as a row of a document, and adds its payload to the blob.
-func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
+func newJobRow(n int, j *core.NewJob, payloads *blob) (jobRow, error) {
 	r := jobRow{N: n, Queue: j.Queue, Priority: j.Priority, Delay: some(ms(j.Delay)), Max: some(int64(j.MaxAttempts)), Timeout: some(ms(j.Timeout))}
 	if j.Delay <= 0 && !j.RunAt.IsZero() {
 		at := instant(j.RunAt)
 		r.RunAt = &at
 	}
+	if e := &j.Expiry; e.Some() {
+		if r.Within = some(ms(e.StartWithin)); r.Within == nil {
+			at := instant(e.StartBefore)
+			r.StartBefore = &at
+		}
+		if e.Remove {
+			r.OnExpiry = text("delete")
+		}
+		r.KeepDead = some(ms(e.RetainDead))
+	}
+	r.Retain = some(ms(j.Retain))
 	if len(j.Headers) > 0 {
 		b, err := json.Marshal(j.Headers)
 		if err != nil {
@@ -178,8 +198,8 @@ func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
 		if !utf8.ValidString(j.Key) || strings.ContainsRune(j.Key, 0) {
 			return r, backends.Refused(fmt.Errorf("the key %q is not valid UTF-8, or has a NUL", j.Key))
 		}
-		ttl := ms(j.KeyTTL)
-		r.Key, r.TTL = &j.Key, &ttl
+		ttl := min(j.KeyMillis(), ms(longest))
+		r.Key, r.TTL, r.KeyState = &j.Key, &ttl, text(j.KeyState())
 	}
 	r.Start, r.Size = payloads.add(j.Payload)
 	return r, nil
@@ -219,6 +239,11 @@ type buryRow struct {
 	Max      int    `json:"claim_max"`
 	KeepDead *int64 `json:"retention_dead_ms,omitempty"`
 	Message  string `json:"message"`
+}
+
+type expireRow struct {
+	ID       int64  `json:"id"`
+	KeepDead *int64 `json:"dead_ms,omitempty"`
 }
 
 type pieceRow struct {

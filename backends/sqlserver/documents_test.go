@@ -44,7 +44,7 @@ func checkJobs(t interface {
 	var payloads blob
 	rows := make([]jobRow, len(jobs))
 	for i := range jobs {
-		r, err := newJobRow(i, &jobs[i], &payloads)
+		r, err := newJobRow(i, &core.NewJob{NewJob: &jobs[i]}, &payloads)
 		if err != nil {
 			if !backends.IsRefused(err) {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func FuzzDocuments(f *testing.F) {
 func TestKeysThatAreNoTexts(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"\xff", "a\x00", "\xed\xa0\x80"} {
-		if _, err := newJobRow(0, &backends.NewJob{Queue: "q", Key: key}, new(blob)); !backends.IsRefused(err) {
+		if _, err := newJobRow(0, &core.NewJob{NewJob: &backends.NewJob{Queue: "q", Key: key}}, new(blob)); !backends.IsRefused(err) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}

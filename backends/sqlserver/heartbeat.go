@@ -11,10 +11,11 @@ import (
 
 // Heartbeat implements backends.Backend. It has a connection of its own, so that no commit delays it. Sending a
 // heartbeat twice only increases its counter twice.
-func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (_ backends.HeartbeatResult, err error) {
+	defer func() { err = s.HeartbeatFailed(err) }()
 	var p backends.HeartbeatResult
 	maybe := false // the heartbeat is possibly written
-	err := s.Again(ctx, func(ctx context.Context) error {
+	err = s.Again(ctx, func(ctx context.Context) error {
 		c, err := s.heartbeats.Conn(ctx)
 		if err != nil {
 			return err

@@ -14,6 +14,12 @@ func (t *tx) Clock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
+// Clock is the same outside of a transaction.
+func (q inspection) Clock(ctx context.Context) (now time.Time, err error) {
+	err = q.once(ctx, call{q.sql.clock, nil, []reader{one(&now)}})
+	return now, err
+}
+
 // AddHour implements core.Historian.
 func (t *tx) AddHour(row *backends.HourTotals) { t.add(t.s.sql.addHour, nil, core.HourValues(row)...) }
 

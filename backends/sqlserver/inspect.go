@@ -185,16 +185,20 @@ func (q inspection) Views(ctx context.Context, queue string, ids []int64) (views
 }
 
 func scanView(rows *sql.Rows) (id int64, v backends.View, err error) {
-	var run, claimed, finished sql.NullTime
+	var run, claimed, finished, startBefore sql.NullTime
 	var headers, worker string
+	var progress int16
 	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, &v.EnqueuedAt,
-		&run, &claimed, &finished, &worker, &v.Key, &headers, &v.Result)
+		&run, &claimed, &finished, &worker, &v.Key, &headers, &v.Result, &progress, &startBefore)
 	if err != nil {
 		return id, v, err
 	}
-	v.ID, v.EnqueuedAt = core.ID(id), v.EnqueuedAt.UTC()
+	v.ID, v.EnqueuedAt, v.HasProgress = core.ID(id), v.EnqueuedAt.UTC(), progress != 0
 	if finished.Valid {
 		v.FinishedAt = finished.Time.UTC()
+	}
+	if startBefore.Valid {
+		v.StartBefore = startBefore.Time.UTC()
 	}
 	switch {
 	case v.State == backends.StateScheduled && run.Valid:

@@ -15,10 +15,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 	var fireAt *int64
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
 	err = a.once(ctx, call{a.sql.around, []any{
-		int64(bit(q.Prune)), int64(bit(q.Owners)), int64(q.Schedules),
+		int64(bit(q.Prune)), int64(bit(q.Owners)), int64(q.Schedules), int64(bit(q.Cancelled && !q.Watched)),
 		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting), int64(q.Sidecar),
 	}, []reader{
-		one(&d.At, &d.RunAt, &d.DueAt, &d.Dead, &d.Jobs, &d.Keys, &fireAt),
+		one(&d.At, &d.RunAt, &d.DueAt, &d.ExpireAt, &d.Dead, &d.Jobs, &d.Keys, &fireAt, &d.Batches),
 		each(func(rows *sql.Rows) error {
 			var owner int64
 			err := rows.Scan(&owner)
@@ -81,6 +81,21 @@ func (t *tx) Promote(ctx context.Context, _ core.Due, only []int64, limit int, p
 		return nil
 	})}, arg)
 	return seen, err
+}
+
+// LockExpired implements core.Expirer.
+func (t *tx) LockExpired(ctx context.Context, _ core.Due, only []int64, limit int) (all []core.Expired, seen int, err error) {
+	p, arg := t.s.sql.lockExpired, any(int64(limit))
+	if only != nil {
+		p, arg = t.s.sql.lockExpiredOnly, document(onlyRows(only))
+	}
+	err = t.run(ctx, p, []reader{each(func(rows *sql.Rows) error {
+		var e core.Expired
+		err := rows.Scan(&e.ID, &e.Queue, &e.Remove)
+		all = append(all, e)
+		return err
+	})}, arg)
+	return all, len(all), err
 }
 
 // FindScheduled implements core.Maintainer.

@@ -217,7 +217,7 @@ func TestEveryPieceIsDeclared(t *testing.T) {
 	t.Parallel()
 	s := render(defaultSchema)
 	apart := map[*piece]bool{s.claimNewest: true, s.claimExcept: true, s.claimNewestExcept: true, s.pruneJobs: true, s.delete: true, s.retryFrom: true, s.renew: true, s.leave: true,
-		s.peekScheduled: true, s.peekClaimed: true, s.peekFinished: true, s.peekNewest: true, s.promoteOnly: true, s.findExpired: true} // variants of others, never with them
+		s.peekScheduled: true, s.peekClaimed: true, s.peekFinished: true, s.peekNewest: true, s.promoteOnly: true, s.findExpired: true, s.removeExpired: true} // variants of others, never with them
 	for _, m := range []map[backends.State]*piece{s.count, s.purge} {
 		for _, p := range m {
 			apart[p] = true

@@ -146,6 +146,7 @@ func TestConformance(t *testing.T) {
 			}
 			shift(0)
 			return &backendtest.Database{
+				Lacks:        lacks,
 				Backend:      s,
 				OpenAnother:  func() backends.Backend { return open(t, o) },
 				AdvanceClock: shift,
@@ -341,7 +342,15 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 	}
 	v, err := s.Peek(t.Context(), backends.Peek{Queue: "later", State: backends.StateScheduled, Max: 1})
 	if want := time.Date(2999, 1, 31, 8, 0, 0, 0, time.UTC); err != nil || len(v) != 1 || !v[0].RunAt.Equal(want) {
-		t.Errorf("%+v, %v", v, err)
+		t.Fatalf("%+v, %v", v, err)
+	}
+	retry := backends.Command{Kind: backends.Retry, Queue: "later", IDs: []string{v[0].ID}, Unchanged: func(jobs []backends.JobState) {
+		if len(jobs) != 1 || jobs[0].State != backends.StateScheduled {
+			t.Errorf("a retry left %+v as they are, want one that is scheduled", jobs)
+		}
+	}}
+	if n, _, err := s.Command(t.Context(), retry); n != 0 || err != nil {
+		t.Errorf("%d jobs retried, %v", n, err)
 	}
 }
 

@@ -127,7 +127,7 @@ var _ core.Driver = access{}
 
 // Traits implements core.Driver.
 func (access) Traits() core.Traits {
-	return core.Traits{Silent: true, AcksAll: true, FastDeliver: true, MaxRows: maxRows}
+	return core.Traits{Silent: true, AcksAll: true, FastDeliver: true, Progress: true, Pending: true, MaxRows: maxRows}
 }
 
 // MadeReady implements core.Driver. SQL Server cannot notify other sidecars.
@@ -184,7 +184,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "sqlserver", Version: s.server.version, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
+	return backends.Info{Engine: "sqlserver", Version: s.server.version, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true, Progress: true}
 }
 
 // Close implements backends.Backend. Calls under way end with an error.

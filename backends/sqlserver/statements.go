@@ -61,6 +61,8 @@ type statements struct {
 	join, renew, leave, claimedBy          *piece
 	around, promote, lockDue, lockLost     *piece
 	promoteOnly, pruneOnly                 *piece
+	lockExpired, lockExpiredOnly           *piece
+	expire, removeExpired                  *piece
 	findScheduled, findExpired             *piece
 	markDead, forget, pruneJobs, pruneKeys *piece
 	queues, stats, place, chosen, view     *piece
@@ -107,6 +109,7 @@ func render(schema string) *statements {
 	s.join, s.renew, s.leave, s.claimedBy = get("join"), get("renew"), get("leave"), get("claimed_by")
 	s.around, s.promote, s.lockDue, s.lockLost = get("around"), get("promote"), get("lock_due"), get("lock_lost")
 	s.promoteOnly, s.pruneOnly, s.findScheduled, s.findExpired = get("promote_only"), get("prune_only"), get("find_scheduled"), get("find_expired")
+	s.lockExpired, s.lockExpiredOnly, s.expire, s.removeExpired = get("lock_expired"), get("lock_expired_only"), get("expire"), get("remove_expired")
 	s.markDead, s.forget, s.pruneJobs, s.pruneKeys = get("mark_dead"), get("forget"), get("prune_jobs"), get("prune_keys")
 	s.queues, s.stats, s.place, s.chosen, s.view = get("queues"), get("stats"), get("place"), get("chosen"), get("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = get("peek_ready"), get("peek_scheduled"), get("peek_claimed"), get("peek_finished")

@@ -31,6 +31,8 @@ var _ interface {
 	core.Tx
 	core.LockFinder
 	core.KeyLockFinder
+	core.Expirer
+	core.Retainer
 } = (*tx)(nil)
 
 const (

@@ -21,7 +21,7 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 		rows := make([]jobRow, len(jobs))
 		for i, j := range jobs {
 			var err error
-			if rows[i], err = newJobRow(i, j.NewJob, &payloads); err != nil && t.wrong == nil {
+			if rows[i], err = newJobRow(i, j, &payloads); err != nil && t.wrong == nil {
 				t.wrong = err
 			}
 		}
@@ -55,18 +55,22 @@ func readStoredKeyed(jobs []*core.NewJob) reader {
 		err := each(func(rows *sql.Rows) error {
 			var n int
 			var id int64
-			var stored bool
+			var stored, freed bool
 			var state string
-			if err := rows.Scan(&n, &stored, &id, &state); err != nil {
+			if err := rows.Scan(&n, &stored, &id, &state, &freed); err != nil {
 				return err
 			}
 			j, err := item(jobs, n)
 			if err != nil {
 				return err
 			}
-			if answered[n] = true; stored {
+			answered[n] = true
+			switch {
+			case stored:
 				j.Stored(id, backends.State(state) == backends.StateReady)
-			} else {
+			case freed:
+				j.Freed(id)
+			default:
 				j.Duplicate(id, backends.State(state))
 			}
 			return nil
@@ -80,7 +84,11 @@ func readStoredKeyed(jobs []*core.NewJob) reader {
 	}
 }
 
-// Ack implements core.Writer. The statement ends all claims whose leases are valid.
+// Retains implements core.Retainer.
+func (*tx) Retains() {}
+
+// Ack implements core.Writer. The statement ends all claims whose leases are valid, except those of members of batches and of jobs
+// whose keys have pending ones.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	chunks(leases, func(from int, leases []core.Lease) {
 		var results blob
@@ -88,7 +96,7 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 		for i, l := range leases {
 			rows[i] = newAckRow(rowOfLease(i, l), l.Result, &results)
 		}
-		t.add(t.s.sql.ack, []reader{numbered(len(rows), func(n int) { ended(from + n) })}, document(rows), results.bytes())
+		t.add(t.s.sql.ack, []reader{numbered(len(rows), func(n int) { ended(from + n) })}, document(rows), results.bytes(), int64(0))
 	})
 	return false
 }
@@ -155,7 +163,7 @@ func scanRow(rows *sql.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
 	if err := rows.Scan((*string)(&r.Cause), &r.ID, &r.Queue, &r.Key, &r.Priority, &r.Position, &r.Fence, &host, &number, &owner, &lease,
-		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker); err != nil {
+		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Batch, &r.Pending); err != nil {
 		return nil, err
 	}
 	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
@@ -200,7 +208,7 @@ func (t *tx) ackRows(all []*core.Row, changed func(*core.Row)) {
 		for i, r := range all {
 			rows[i] = newAckRow(rowOfClaim(i, r), r.Change.Result, &results)
 		}
-		t.add(t.s.sql.ack, []reader{t.changes(all, changed)}, document(rows), results.bytes())
+		t.add(t.s.sql.ack, []reader{t.changes(all, changed)}, document(rows), results.bytes(), int64(1))
 	})
 }
 

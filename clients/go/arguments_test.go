@@ -1,6 +1,7 @@
 package qsidecar
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -46,5 +47,29 @@ func TestWrongTimesNameTheArgument(t *testing.T) {
 	}
 	if err := nackOf(&RetryError{Delay: long}).check(); err == nil || !strings.Contains(err.Error(), "Delay is ") {
 		t.Errorf("a RetryError with a wrong delay gives %v", err)
+	}
+}
+
+// TestWrongArgumentsAreNamed checks that an error about an argument names it, and that it comes without a sidecar.
+func TestWrongArgumentsAreNamed(t *testing.T) {
+	t.Parallel()
+	c := &Client{}
+	ctx := t.Context()
+	handler := func(context.Context, *Job) error { return nil }
+	many := func(_ []string, err error) error { return err }
+	for _, row := range []struct {
+		want string
+		err  error
+	}{
+		{"leases is empty: pass 1 to 1000", many(c.AckMany(ctx, nil))},
+		{"leases is empty: pass 1 to 1000", many(c.NackMany(ctx, nil, Nack{}))},
+		{"leases is empty: pass 1 to 1000", many(c.Extend(ctx, nil, Extend{}))},
+		{"a Worker needs Queues: name at least one", (&Worker{Handler: handler}).Run(ctx)},
+		{"a Worker needs a Handler", (&Worker{Queues: []string{"q"}}).Run(ctx)},
+		{"Concurrency is -1: set it to 1 to 256", (&Worker{Queues: []string{"q"}, Handler: handler, Concurrency: -1}).Run(ctx)},
+	} {
+		if row.err == nil || !strings.Contains(row.err.Error(), row.want) {
+			t.Errorf("%v, want %s", row.err, row.want)
+		}
 	}
 }

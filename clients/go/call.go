@@ -66,6 +66,8 @@ func repeatable(req *protocol.Request) bool {
 			return req.Job.Key != ""
 		}
 		return !slices.ContainsFunc(req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
+	case protocol.OpOpenBatch:
+		return req.Key != ""
 	case protocol.OpReclaim, protocol.OpChangeSchedule: // it could reclaim a newer claim of the job, or run a schedule twice
 		return false
 	case protocol.OpCancelClaim, protocol.OpBye: // they refer to one connection
@@ -210,7 +212,7 @@ func (c *Client) sendLocked(buf []byte, cl *call, now time.Time) []byte {
 	out := protocol.Msgpack.AppendRequest(buf, &cl.req)
 	if size := int64(len(out) - len(buf) - 4); c.hello.MaxFrame > 0 && size > c.hello.MaxFrame {
 		c.finishLocked(cl, result{err: protocol.Errorf(protocol.CodeTooLarge,
-			"%s was not sent: it has %d bytes and the sidecar takes %d at most (max_frame)", cl.req.Op, size, c.hello.MaxFrame)})
+			"%s was not sent: it has %d bytes and the sidecar takes %d at most (max_frame): store the data elsewhere and send its address, or raise max_frame in the sidecar's config", cl.req.Op, size, c.hello.MaxFrame)})
 		return buf
 	}
 	cl.state = sent

@@ -45,7 +45,8 @@ type Options struct {
 	// limit. Other calls are limited only by their context.
 	RequestTimeout time.Duration
 
-	// Dial, if set, opens connections instead of dialing Socket.
+	// Dial, if set, opens connections instead of dialing Socket. It must not use the Client, whose calls wait for the
+	// connection: a call with Dial's context fails with ErrReentrant.
 	Dial func(ctx context.Context) (net.Conn, error)
 
 	// onOutage is set by a Worker. It is called with the error of a failed reconnect, and with nil
@@ -142,6 +143,9 @@ func (c *Client) Call(ctx context.Context, req *protocol.Request) (*protocol.Rep
 
 // callOnce sends a call once, or once on each connection if it is repeatable.
 func (c *Client) callOnce(ctx context.Context, cl *call) (*protocol.Reply, error) {
+	if ctx.Value(dialing{}) == c {
+		return nil, ErrReentrant
+	}
 	if err := c.submit(cl); err != nil {
 		return nil, err
 	}

@@ -173,6 +173,26 @@ func TestRetryOfNothingIsNotRetryOfAll(t *testing.T) {
 	_, _ = all.wait(t) // the test's error
 }
 
+func TestJob(t *testing.T) {
+	t.Parallel()
+	_, c, p := connected(t, qsidecar.Options{})
+	for _, want := range []*protocol.JobView{{ID: "17", Queue: "q", State: protocol.StateDone}, nil} {
+		got := later(func() (*protocol.JobView, error) { return c.Job(t.Context(), "17") })
+		r := p.expect(protocol.OpPeek)
+		if !slices.Equal(r.IDs, []string{"17"}) || r.Queue != "" || r.State != "" {
+			t.Errorf("the request is %+v", r)
+		}
+		reply := &protocol.Reply{OK: true, Views: []protocol.JobView{}}
+		if want != nil {
+			reply.Views = append(reply.Views, *want)
+		}
+		p.reply(r, reply)
+		if job, err := got.wait(t); err != nil || (job == nil) != (want == nil) || job != nil && (job.ID != want.ID || job.State != want.State) {
+			t.Errorf("got %+v, %v; want %+v", job, err, want)
+		}
+	}
+}
+
 // The sidecar closes the connection on a frame over the limit, so the client must not send it.
 func TestTooLargeIsNotSent(t *testing.T) {
 	t.Parallel()

@@ -40,9 +40,12 @@ type connection struct {
 	since  time.Time
 }
 
+// dialing is the key of the Client that a context of Options.Dial is for.
+type dialing struct{}
+
 // connect dials and sends hello. The end of ctx ends it.
 func (c *Client) connect(ctx context.Context) (*connection, error) {
-	conn, err := c.opts.Dial(ctx)
+	conn, err := c.opts.Dial(context.WithValue(ctx, dialing{}, c))
 	if err != nil {
 		if ctx.Err() != nil { // the context's cause, whatever error the dialer returned
 			err = context.Cause(ctx)

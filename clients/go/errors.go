@@ -11,6 +11,10 @@ var (
 	// ErrClosed is the error of calls on a Client that was closed, before or during the call.
 	ErrClosed = errors.New("the client is closed")
 
+	// ErrReentrant is the error of calls with the context of Options.Dial on the Client that it connects. They would wait for
+	// themselves. Nothing was sent.
+	ErrReentrant = errors.New("the call comes from Options.Dial, which opens the connection that it needs: make it after Dial")
+
 	// ErrUnknownOutcome means that the request was sent and no reply arrived. The sidecar may or
 	// may not have carried it out.
 	ErrUnknownOutcome = errors.New("the sidecar might have carried it out")

@@ -23,7 +23,7 @@ func enqueueTime(text string) (time.Duration, error) {
 	}
 	s, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(s > 0 && s < 1e9) {
-		return 0, fmt.Errorf("qsidecar: %s=%s isn't a number of seconds", envEnqueueTimeout, text)
+		return 0, fmt.Errorf("qsidecar: %s=%s isn't a number of seconds: write it without a unit, such as 2 or 0.5", envEnqueueTimeout, text)
 	}
 	return time.Duration(s * float64(time.Second)), nil
 }
@@ -128,7 +128,7 @@ func (c *Client) AckWith(ctx context.Context, lease string, result []byte, jobs 
 // AckMany settles 1 to 1000 jobs as done and returns the leases that were lost. The others are
 // settled.
 func (c *Client) AckMany(ctx context.Context, leases []string) (lost []string, err error) {
-	return c.settled(c.callRetrying(ctx, &protocol.Request{Op: protocol.OpAck, Leases: leases}))
+	return c.settleMany(ctx, leases, &protocol.Request{Op: protocol.OpAck})
 }
 
 // Nack describes how a job failed, or that it is snoozed, and what happens to it.
@@ -185,8 +185,7 @@ func (c *Client) NackMany(ctx context.Context, leases []string, n Nack) (lost []
 		return nil, err
 	}
 	req := n.request()
-	req.Leases = leases
-	return c.settled(c.callRetrying(ctx, req))
+	return c.settleMany(ctx, leases, req)
 }
 
 // Extend describes how to renew leases.
@@ -197,17 +196,30 @@ type Extend struct {
 
 // Extend renews 1 to 1000 leases and returns the ones that were lost.
 func (c *Client) Extend(ctx context.Context, leases []string, e Extend) (lost []string, err error) {
-	req := &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: e.Bind}
+	req := &protocol.Request{Op: protocol.OpExtend, Bind: e.Bind}
 	if e.Lease != 0 {
 		if err := checkSpan("Lease", e.Lease, protocol.MinLeaseMS, protocol.MaxLeaseMS); err != nil {
 			return nil, err
 		}
 		req.LeaseMS = protocol.Some(millis(e.Lease))
 	}
-	return c.settled(c.callRetrying(ctx, req))
+	return c.settleMany(ctx, leases, req)
 }
 
-func (c *Client) settled(rep *protocol.Reply, err error) ([]string, error) {
+// ReportProgress replaces what is known of the progress of a claimed job: Done, Total and Data of at most 4 KiB. The sidecar stores the
+// last report of a job about once a second. Job.Progress of the next attempt has it, so that it can continue there.
+func (c *Client) ReportProgress(ctx context.Context, lease string, p protocol.Progress) error {
+	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpProgress, Lease: lease, Done: p.Done, Total: p.Total, Data: p.Data})
+	return err
+}
+
+// settleMany sends a request about leases. Without any, the request would be one about the lease "", which is lost.
+func (c *Client) settleMany(ctx context.Context, leases []string, req *protocol.Request) ([]string, error) {
+	if len(leases) == 0 {
+		return nil, protocol.BadField("leases", "leases is empty: pass 1 to %d", protocol.MaxList)
+	}
+	req.Leases = leases
+	rep, err := c.callRetrying(ctx, req)
 	var lost []string
 	if rep != nil && rep.Settled != nil {
 		lost = rep.Settled.Lost
@@ -229,7 +241,7 @@ func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 //
 // Text and Headers search the state. So does Key if State is not empty. A job must match all of them.
 type Peek struct {
-	Queue string // empty: every queue that this connection has permission to peek at; not with the fields below
+	Queue string // empty: every queue that this connection has permission to peek at
 	IDs   []string
 	State protocol.State
 	Max   int // 1 to 1000; 0: ten
@@ -259,6 +271,15 @@ func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, a
 		return nil, "", err
 	}
 	return rep.Views, rep.After, nil
+}
+
+// Job returns the job with the id, of any queue that this connection has permission to peek at; nil: there is none.
+func (c *Client) Job(ctx context.Context, id string) (*protocol.JobView, error) {
+	jobs, err := c.Peek(ctx, Peek{IDs: []string{id}})
+	if err != nil || len(jobs) == 0 {
+		return nil, err
+	}
+	return &jobs[0], nil
 }
 
 // Wait selects the jobs to wait for.

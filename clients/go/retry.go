@@ -101,7 +101,7 @@ func (c *Client) transient(req *protocol.Request, err error) bool {
 		return repeatable(req)
 	case protocol.CodeUnavailable, protocol.CodeBusy, protocol.CodeDraining:
 		switch req.Op {
-		case protocol.OpAck, protocol.OpNack, protocol.OpExtend:
+		case protocol.OpAck, protocol.OpNack, protocol.OpExtend, protocol.OpProgress:
 			return true
 		case protocol.OpClaim:
 			return req.WaitMS > 0

@@ -192,7 +192,7 @@ func (r *replay) write(e *end, body []byte, rep *protocol.Reply) {
 }
 
 // numbers are the fields that contain a number if the transcript has a pattern for them.
-var numbers = []string{"generation", "uptime_ms", "failed_at",
+var numbers = []string{"generation", "uptime_ms", "failed_at", "start_before",
 	"attempt", "max_attempts", "fence", "priority", "enqueued_at", "run_at", "claimed_at", "finished_at", "at",
 	"retry_ms", "oldest_ready_ms", "oldest_claimed_ms", "timeout_ms", "ready", "scheduled", "claimed", "dead", "done", "count", "index",
 	"heartbeat_age_ms", "since", "next_at", "last_at", "blocked",

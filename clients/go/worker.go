@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -146,7 +147,8 @@ type Worker struct {
 // Run works until ctx ends and then returns nil. It stops claiming, returns jobs that arrive late
 // without using up an attempt, waits for the handlers and settles their jobs. If no sidecar answers
 // at first, it tries again, unless Drain is set. It returns an error if trying again can't help,
-// for example if a queue does not exist. If a settle is unanswered for a minute at the end, it returns an
+// for example if a queue does not exist. If a job fails after the working folder was deleted, Run returns the job without using up an attempt,
+// and ends with an error. If a settle is unanswered for a minute at the end, it returns an
 // *UnansweredError.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.Order != "" && w.Order != protocol.OrderRotate && w.Order != protocol.OrderStrict {
@@ -155,10 +157,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.checkWeights(); err != nil {
 		return err
 	}
-	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
-		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
+	switch {
+	case len(w.Queues) == 0:
+		return errors.New("qsidecar: a Worker needs Queues: name at least one")
+	case w.Handler == nil:
+		return errors.New("qsidecar: a Worker needs a Handler")
+	case w.Concurrency < 0 || w.Concurrency > maxConcurrency:
+		return fmt.Errorf("qsidecar: Concurrency is %d: set it to 1 to %d", w.Concurrency, maxConcurrency)
 	}
 	r := &workerRun{Worker: w, log: w.Logger, jobs: make(map[string]context.CancelCauseFunc)}
+	r.folder, _ = syscall.Getwd() // empty if it is gone already: then no job misses it
 	if r.log == nil {
 		r.log = slog.Default()
 	}
@@ -229,6 +237,7 @@ type workerRun struct {
 	base     context.Context // has the values of Run's context and never ends
 	handlers context.Context // parent of the handlers' contexts
 	stop     context.CancelCauseFunc
+	folder   string             // the working folder when the run began
 	cancel   context.CancelFunc // stops claiming
 
 	mu           sync.Mutex
@@ -490,6 +499,12 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		w.jobLog(&job.Job).Warn("qsidecar: "+lossText(&job.Job, began, "the job's lease was lost while it ran: another worker can have it"), "error", err)
 		return nil
 	}
+	if gone := w.folderGone(); err != nil && gone != nil {
+		w.fail(gone)
+		o := &outcome{job: job.Job, request: *Nack{Snooze: true, Delay: new(time.Duration)}.request()}
+		o.request.Lease = job.Lease
+		return w.settle(ctx, o)
+	}
 	if err != nil {
 		if wrong := nackOf(err).check(); wrong != nil {
 			err = fmt.Errorf("%w (the handler's error: %s)", wrong, wireText(err))
@@ -500,6 +515,18 @@ func (w *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	o := newOutcome(job, err)
 	o.began = began
 	return w.settle(ctx, o)
+}
+
+// folderGone returns an error if the working folder was deleted since the run began, as a deployment deletes that of an old release. The
+// program goes on, but jobs that read its files fail.
+func (w *workerRun) folderGone() error {
+	if w.folder == "" {
+		return nil
+	}
+	if _, err := syscall.Getwd(); err != nil { // os.Getwd can return $PWD
+		return fmt.Errorf("qsidecar: the working folder %s was deleted or is unreachable (%w), and a job failed: start the program again in an existing folder", w.folder, err)
+	}
+	return nil
 }
 
 // almost is how long before its time limit a run that lost its lease was ended by the limit: at most half of it. The sidecar counts the run from the

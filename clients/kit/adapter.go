@@ -24,6 +24,7 @@ type answer struct {
 	Error     string      `json:"error"`
 	ID        string      `json:"id"`
 	Duplicate bool        `json:"duplicate"`
+	Outcome   string      `json:"outcome"`
 	Jobs      []answerJob `json:"jobs"`
 	IDs       []string    `json:"ids"`
 	Cancelled []string    `json:"cancelled"`
@@ -37,6 +38,15 @@ type answerJob struct {
 	PayloadB64 []byte `json:"payload_b64"`
 	Attempt    int64  `json:"attempt"`
 	Fence      int64  `json:"fence"`
+
+	Progress *answerProgress `json:"progress"`
+}
+
+// answerProgress is the progress of a job, as the client shows it.
+type answerProgress struct {
+	Done    *int64 `json:"done"`
+	Total   *int64 `json:"total"`
+	DataB64 []byte `json:"data_b64"`
 }
 
 // adapter is the process of the program around the client under test.

@@ -36,6 +36,7 @@ var scenarios = []scenario{
 	{"settled-or-lost", 12, "lease_lost for a repeated settle is a separate outcome", playSettledOrLost},
 	{"settle-lost", 12, "lease_lost for a settle that was sent once is lease_lost", playSettleLost},
 	{"enqueue-with-key", 13, "the client repeats an enqueue with a key and without a reply", playEnqueueWithKey},
+	{"enqueue-on-conflict", 13, "the client sends and repeats on_conflict, and returns the outcome", playEnqueueOnConflict},
 	{"enqueue-without-key", 14, "the client reports an enqueue without key and reply as unknown outcome", playEnqueueWithoutKey},
 	{"claim-resent", 15, "the client repeats a claim without a reply", playClaimResent},
 	{"unknown-outcome-settle", 16, "unknown_outcome: the client repeats an ack", playUnknownOutcomeSettle},
@@ -46,6 +47,7 @@ var scenarios = []scenario{
 	{"draining", 21, "draining: the client settles its jobs here, and claims again after the restart", playDraining},
 	{"close-on-exec", 22, "a child of the worker does not keep its connection open", playCloseOnExec},
 	{"goodbye", 23, "a client that is closed returns its jobs without using up an attempt", playGoodbye},
+	{"progress", 30, "the client shows the last progress, and repeats a report without a reply", playProgress},
 }
 
 // open makes the client connect. A client that connects at its first call gets a claim, whose reply

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -31,6 +32,37 @@ func playSettleResent(s *stage) {
 	p.answerSettle(again)
 	s.succeeds(done)
 	s.wantUsable(p)
+}
+
+// playProgress delivers a job with a progress, and loses the reply to the report of the next one.
+func playProgress(s *stage) {
+	p := s.open()
+	job := s.job([]byte("x"))
+	last := fields{"done": 2, "total": 5, "at": 1_800_000_000_000}
+	data := []byte("page 7") // the scenario bytes has all other values
+	last.bytes("data", data)
+	job["progress"] = last
+	c := s.claim("q")
+	p.answerClaim(p.expect(protocol.OpClaim), job)
+	got := s.succeeds(c)
+	need(len(got.Jobs) == 1 && got.Jobs[0].Progress.is(2, 5, data), "a job with its progress", "%s", cut(got.line))
+
+	c = s.command(command{"do": "progress", "id": id(job), "done": 3, "total": 5, "data_b64": "cGFnZSA3"})
+	p = s.breakAfter(p, protocol.OpProgress)
+	again := p.expectSettle(protocol.OpProgress)
+	need(again.leases()[0] == lease(job) && again.Done.Or(0) == 3 && again.Total.Or(0) == 5 && bytes.Equal(again.Data, data), "the same report again", "%s", p.text(again))
+	p.reply(again, fields{})
+	s.succeeds(c)
+
+	c = s.command(command{"do": "progress", "id": id(job), "done": 4})
+	p.refuse(p.expectSettle(protocol.OpProgress), "lease_lost", nil)
+	s.fails(c, "lease_lost")
+	s.wantUsable(p)
+}
+
+// is reports whether the progress has these values.
+func (p *answerProgress) is(done, total int64, data []byte) bool {
+	return p != nil && p.Done != nil && *p.Done == done && p.Total != nil && *p.Total == total && bytes.Equal(p.DataB64, data)
 }
 
 // playClosedBeforeReading closes with an unread request, which the client sees as a reset instead
@@ -107,6 +139,18 @@ func playEnqueueWithKey(s *stage) {
 	p.answerEnqueue(again, fields{"id": "7", "duplicate": true, "state": "ready"})
 	got := s.succeeds(c)
 	need(got.ID == "7" && got.Duplicate, "the first job's id and duplicate: true", "%s", cut(got.line))
+	s.wantUsable(p)
+}
+
+func playEnqueueOnConflict(s *stage) {
+	p := s.open()
+	c := s.command(command{"do": "enqueue", "queue": "q", "payload_b64": "eA==", "key": "k", "on_conflict": "replace"})
+	p = s.breakAfter(p, protocol.OpEnqueue)
+	again := p.expect(protocol.OpEnqueue)
+	need(newJob(again).Key == "k" && newJob(again).OnConflict == "replace", "the same enqueue again, with on_conflict", "%s", p.text(again))
+	p.answerEnqueue(again, fields{"id": "7", "state": "claimed", "outcome": "pending"})
+	got := s.succeeds(c)
+	need(got.ID == "7" && !got.Duplicate && got.Outcome == "pending", "the first job's id and the outcome", "%s", cut(got.line))
 	s.wantUsable(p)
 }
 

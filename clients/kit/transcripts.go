@@ -66,11 +66,13 @@ type replay struct {
 
 // fieldsOf are the fields that each command supports.
 var fieldsOf = map[string][]string{
-	"enqueue": {"queue", "payload", "payload_b64", "key", "group"},
-	"claim":   {"queue", "max"},
+	"enqueue": {"queue", "payload", "payload_b64", "key", "group", "start_within_ms", "on_expiry", "on_conflict"},
+	"claim":   {"queue", "max", "wait_ms"},
 	"ack":     {"lease", "result", "result_b64"},
 	"nack":    {"lease", "error", "delay_ms", "dead"},
 	"extend":  {"lease", "lease_ms"},
+
+	"progress": {"lease", "done", "total", "data"},
 }
 
 // playRequest sends the command for a request, answers it, and checks the adapter's answer. It does nothing
@@ -103,7 +105,7 @@ func (t *replay) playRequest(request, reply map[string]any) bool {
 		return t.enqueue(asked, reply)
 	case "claim":
 		return t.claim(asked, reply)
-	case "ack", "nack", "extend":
+	case "ack", "nack", "extend", "progress":
 		return t.settle(protocol.Op(op), asked)
 	}
 	return false
@@ -116,7 +118,7 @@ func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 		return false
 	}
 	c := command{"do": "enqueue", "queue": asked["queue"], "payload_b64": base64.StdEncoding.EncodeToString(payload)}
-	for _, f := range []string{"key", "group"} {
+	for _, f := range []string{"key", "group", "start_within_ms", "on_expiry", "on_conflict"} {
 		if asked[f] != nil {
 			c[f] = asked[f]
 		}
@@ -124,12 +126,13 @@ func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 	call := t.stage.command(c)
 	req := t.peer.expect(protocol.OpEnqueue)
 	got := newJob(req)
-	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]) && got.Group == text(asked["group"]),
+	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]) && got.Group == text(asked["group"]) &&
+		got.StartWithinMS.Or(0) == orElse(asked["start_within_ms"], 0) && got.OnExpiry == text(asked["on_expiry"]) && got.OnConflict == text(asked["on_conflict"]),
 		fmt.Sprintf("an enqueue of %v", asked), "%s", t.peer.text(req))
 	job := t.fill(sent)
 	t.peer.answerEnqueue(req, job)
 	a := t.stage.succeeds(call)
-	need(a.ID == job["id"] && a.Duplicate == (job["duplicate"] == true), fmt.Sprintf("the answer %v", job), "%s", cut(a.line))
+	need(a.ID == job["id"] && a.Duplicate == (job["duplicate"] == true) && a.Outcome == text(job["outcome"]), fmt.Sprintf("the answer %v", job), "%s", cut(a.line))
 	return true
 }
 
@@ -142,7 +145,7 @@ func (t *replay) claim(asked fields, reply map[string]any) bool {
 	if asked["max"] != nil {
 		most = number(asked["max"])
 	}
-	call := t.stage.command(command{"do": "claim", "queue": asked["queue"], "max": most, "wait_ms": 0})
+	call := t.stage.command(command{"do": "claim", "queue": asked["queue"], "max": most, "wait_ms": orElse(asked["wait_ms"], 0)})
 	req := t.peer.expect(protocol.OpClaim)
 	need(queueOf(req) == asked["queue"] && req.Max.Or(1) == most, fmt.Sprintf("a claim of %v", asked), "%s", t.peer.text(req))
 	var jobs []fields
@@ -154,6 +157,9 @@ func (t *replay) claim(asked fields, reply map[string]any) bool {
 		if _, has := job.content("payload"); !has {
 			job.bytes("payload", []byte("any"))
 		}
+		if last, has := pattern["progress"].(map[string]any); has {
+			job["progress"] = with(t.fill(last), fields{"at": 1_800_000_000_000})
+		}
 		jobs = append(jobs, job)
 		t.lease[id(job)] = lease(job)
 	}
@@ -164,6 +170,9 @@ func (t *replay) claim(asked fields, reply map[string]any) bool {
 		want, _ := jobs[i].content("payload")
 		need(got.ID == id(jobs[i]) && bytes.Equal(got.PayloadB64, want) && got.Attempt == number(jobs[i]["attempt"]) && got.Fence == number(jobs[i]["fence"]),
 			fmt.Sprintf("the job %v", jobs[i]), "%+v", got)
+		last, has := jobs[i]["progress"].(fields)
+		need(has == (got.Progress != nil) && (!has || got.Progress.is(number(last["done"]), number(last["total"]), []byte(text(last["data"])))),
+			fmt.Sprintf("the job %v", jobs[i]), "%s", cut(a.line))
 	}
 	return true
 }
@@ -179,7 +188,7 @@ func (t *replay) settle(op protocol.Op, asked fields) bool {
 		return false
 	}
 	c := command{"do": string(op), "id": job}
-	for _, f := range []string{"error", "delay_ms", "dead", "lease_ms"} {
+	for _, f := range []string{"error", "delay_ms", "dead", "lease_ms", "done", "total"} {
 		if asked[f] != nil {
 			c[f] = asked[f]
 		}
@@ -188,14 +197,19 @@ func (t *replay) settle(op protocol.Op, asked fields) bool {
 	if has {
 		c["result_b64"] = base64.StdEncoding.EncodeToString(result)
 	}
+	data, has := asked.content("data")
+	if has {
+		c["data_b64"] = base64.StdEncoding.EncodeToString(data)
+	}
 	call := t.stage.command(c)
 	req := t.peer.expect(op)
 	need(req.leases()[0] == asked["lease"] && req.Error == text(asked["error"]) && req.Dead == (asked["dead"] == true) &&
 		req.DelayMS.Or(-1) == orElse(asked["delay_ms"], -1) && req.LeaseMS.Or(-1) == orElse(asked["lease_ms"], -1) &&
-		bytes.Equal(req.Result, result), fmt.Sprintf("%s of %v", op, asked), "%s", t.peer.text(req))
+		bytes.Equal(req.Result, result) && req.Done.Or(-1) == orElse(asked["done"], -1) && req.Total.Or(-1) == orElse(asked["total"], -1) && bytes.Equal(req.Data, data),
+		fmt.Sprintf("%s of %v", op, asked), "%s", t.peer.text(req))
 	t.peer.answerSettle(req)
 	t.stage.succeeds(call)
-	if op != protocol.OpExtend {
+	if op == protocol.OpAck || op == protocol.OpNack {
 		delete(t.lease, job)
 	}
 	return true

@@ -21,6 +21,25 @@ export interface JobOptions {
   timeoutMs?: number
   /** Jobs of the queue with the same group run one at a time and in order, or as many at once as the queue's `groupLimit` allows. */
   group?: string
+  /** The id of an open batch of which it is a job. */
+  batch?: string
+  /** No run starts at this time or later: a date, or milliseconds since 1970. */
+  startBefore?: Date | number
+  /** The same, as the time in milliseconds after that at which the job is ready first. Not together with `startBefore`. */
+  startWithinMs?: number
+  /** What becomes of a job that did not start in time. */
+  onExpiry?: 'dead' | 'delete'
+  /** How long the done job is kept at least, in milliseconds, so that others find its result. */
+  retainMs?: number
+  /** Until when the key returns the job: until a worker has it, or its end, the default. With `start` a repeated enqueue can store a second job. */
+  keyUntil?: 'start' | 'finish'
+  /**
+   * What becomes of the job if its key returns another one. `keep`, the default: it is not stored. `replace`: the other one gets its
+   * payload, headers and time; while that runs, it waits for the end. `debounce`: the same, and the other one waits for `delayMs` again.
+   */
+  onConflict?: 'keep' | 'replace' | 'debounce'
+  /** With `debounce`: the job is ready at most so many milliseconds after it was stored. */
+  debounceMaxMs?: number
 }
 
 /** A job to store. A payload that is a `Buffer` or `Uint8Array` is stored unchanged, any other one as its JSON. */
@@ -34,6 +53,8 @@ export interface Enqueued {
   id: string
   duplicate: boolean
   state?: string
+  /** What `onConflict` did, if it was not a duplicate. */
+  outcome?: 'replaced' | 'pending'
 }
 
 /** The time limit of one call. */
@@ -175,11 +196,38 @@ export interface JobInfo {
   runAt?: Date
   claimedAt?: Date
   finishedAt?: Date
+  startBefore?: Date
   worker?: string
   key?: string
   group?: string
   headers?: Record<string, string>
+  progress?: Progress
   errors: { attempt: number; cause: string; message: string; at: Date }[]
+}
+
+/** How far a job was when its worker last reported it. */
+export interface Progress {
+  readonly done?: number
+  readonly total?: number
+  /** The data as a JSON value, null if there is none. Throws if the bytes aren't JSON in UTF-8. */
+  readonly data: any
+  /** The bytes of the data. */
+  readonly raw: Buffer
+  /** When the sidecar stored it. */
+  readonly at: Date
+}
+
+/** How a job ended. */
+export interface EndedJob {
+  readonly id: string
+  /** `deleted`: the queue has no such job, or not any more. A deleted job can have been done. */
+  readonly state: 'done' | 'dead' | 'deleted'
+  /** The result as a JSON value, null if there is none. Throws if the bytes aren't JSON in UTF-8. */
+  readonly result: any
+  /** The bytes of the result. */
+  readonly raw?: Buffer
+  /** The message of the last failed attempt. */
+  readonly lastError?: string
 }
 
 /** The numbers of jobs of a queue. */
@@ -206,6 +254,51 @@ export interface QueueStats {
   limited?: 'max_claimed' | 'rate'
 }
 
+/** The job that a batch stores at its end. */
+export interface Callback {
+  queue: string
+  /** Of 64 KiB at most. */
+  payload?: Payload
+  priority?: number
+  headers?: Record<string, string>
+  maxAttempts?: number
+  timeoutMs?: number
+  group?: string
+}
+
+/** A batch to open: its callback, and more. */
+export type BatchOptions = ({ onSuccess: Callback; onFinish?: undefined } | { onFinish: Callback; onSuccess?: undefined }) & {
+  /** A second batch of the callback's queue with it is this one. */
+  key?: string
+  /** The id of the batch of which the callback is a job. */
+  of?: string
+}
+
+/** A batch of jobs, which `Client.batch` opened. */
+export interface Batch {
+  readonly id: string
+  /** Stores a job of the batch, as `Client.enqueue` does. */
+  enqueue(queue: string, payload?: Payload, options?: JobOptions & CallOptions): Promise<Enqueued>
+  /** Stores up to 1,000 jobs of the batch in one transaction: all or none. */
+  enqueueMany(jobs: NewJob[], options?: CallOptions): Promise<Enqueued[]>
+  /** Closes the batch: it ends when its jobs have ended. A second call does nothing. */
+  close(): Promise<void>
+  /** Cancels the jobs of the batch, which ends without its callback. The result is how many jobs. */
+  cancel(): Promise<number>
+  /** Waits until the batch has ended, and returns it, also if the time is over. The default of `waitMs` is a minute. */
+  wait(options?: { waitMs?: number } & CallOptions): Promise<EndedBatch>
+}
+
+/** A batch, and how many of its jobs were done and failed if it has ended. */
+export interface EndedBatch {
+  readonly id: string
+  readonly state: 'open' | 'closed' | 'ended' | 'cancelling' | 'cancelled'
+  readonly done: number
+  readonly failed: number
+  /** The id of the callback's job, if it is stored. */
+  readonly callback?: string
+}
+
 /**
  * One connection to a sidecar, which reconnects if it breaks. The whole process can use it at once.
  *
@@ -228,6 +321,24 @@ export class Client {
    * the database has a higher version.
    */
   schedule(name: string, schedule: Schedule & CallOptions): Promise<'created' | 'updated' | 'unchanged' | 'ignored'>
+  /**
+   * Waits until the jobs have ended, or any one of them, and returns those that have, also if the time is over. A job that its queue
+   * doesn't keep has a result only if it ended through this client's sidecar. The default of `waitMs` is a minute.
+   */
+  wait(queue: string, ids: string[], options?: { any?: boolean; waitMs?: number } & CallOptions): Promise<EndedJob[]>
+  /**
+   * Stores a job, waits until it has ended, and returns its result. The done job is kept for a minute at least (`retainMs`), so that its
+   * result also arrives from another host. Fails with `JobFailed` if the job is dead or gone, and with `NotEnded` if it has not ended
+   * after `waitMs`, a minute by default.
+   */
+  call(queue: string, payload?: Payload, options?: JobOptions & { waitMs?: number } & CallOptions): Promise<any>
+  /** Returns the job with an id, of any queue, or nothing if there is none. */
+  job(id: string): Promise<JobInfo | undefined>
+  /**
+   * Opens a batch of jobs. When they have ended, the callback is stored, exactly once over all hosts: `onSuccess` when all jobs are done,
+   * `onFinish` when all have ended. Add jobs, and close it.
+   */
+  batch(options: BatchOptions & CallOptions): Promise<Batch>
   /** Claims ready jobs of the queues, in this order of preference. If none becomes ready, the list is empty. */
   claim(queues: string | string[], options?: ClaimOptions): Promise<Job[]>
   /** Claims one job after another, until the signal is aborted. Settle each one in the loop. */
@@ -293,6 +404,8 @@ export interface Job<P = any> {
   readonly key?: string
   /** The message of the last failed attempt. */
   readonly lastError?: string
+  /** What an earlier attempt reported last: continue there. */
+  readonly lastProgress?: Progress
   /** The payload as a JSON value, null if it is empty. Throws a `TypeError` if the bytes aren't JSON in UTF-8. */
   readonly payload: P
   /** The bytes of the payload. */
@@ -316,6 +429,11 @@ export interface Job<P = any> {
   nack(error?: string | Error, options?: NackOptions & CallOptions): Promise<void>
   /** Renews the lease: for so long from now, or for the same time as before. A job without `leaseMs` does not need it. */
   extend(options?: { leaseMs?: number } & CallOptions): Promise<void>
+  /**
+   * Reports how far the job is, in any unit, and any JSON value or bytes of 4 KiB at most. The sidecar stores the last report of a job
+   * about once a second. `lastProgress` of the next attempt has it.
+   */
+  progress(done?: number, total?: number, data?: Payload, options?: CallOptions): Promise<void>
   toString(): string
 }
 
@@ -398,6 +516,17 @@ export class QsidecarError extends Error {
 
 /** No sidecar answered on the socket within the call's time. Nothing was sent. */
 export class NotConnected extends QsidecarError {}
+
+/** A job that a call waited for is dead, or gone without a result. */
+export class JobFailed extends QsidecarError {
+  readonly job: EndedJob
+}
+
+/** A job had not ended when the time of the call was over. It goes on. */
+export class NotEnded extends QsidecarError {
+  /** What its enqueue returned. */
+  readonly job: Enqueued
+}
 
 /** The client was closed, before or during the call. Or the process exits. */
 export class Closed extends QsidecarError {}

@@ -11,6 +11,8 @@ export const {
   NotConnected,
   Closed,
   SettledOrLost,
+  JobFailed,
+  NotEnded,
   SidecarError,
   BadFrame,
   BadRequest,

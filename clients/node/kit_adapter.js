@@ -16,19 +16,21 @@ const client = new Client({
 })
 
 const bytes = (b64) => (b64 === undefined ? undefined : Buffer.from(b64, 'base64'))
+const shown = (last) => last && { done: last.done, total: last.total, data_b64: last.raw.toString('base64') }
 
 async function execute(c) {
   const job = jobs.get(c.id)
   switch (c.do) {
     case 'enqueue': {
-      const { id, duplicate } = await client.enqueue(c.queue, bytes(c.payload_b64), { key: c.key, group: c.group })
-      return { id, duplicate }
+      const options = { key: c.key, group: c.group, startWithinMs: c.start_within_ms, onExpiry: c.on_expiry, onConflict: c.on_conflict }
+      const { id, duplicate, outcome } = await client.enqueue(c.queue, bytes(c.payload_b64), options)
+      return { id, duplicate, outcome }
     }
     case 'claim': {
       const got = await client.claim(c.queue, { max: c.max, waitMs: c.wait_ms })
       for (const each of got) jobs.set(each.id, each)
       return {
-        jobs: got.map((j) => ({ id: j.id, payload_b64: j.raw.toString('base64'), attempt: j.attempt, fence: j.fence })),
+        jobs: got.map((j) => ({ id: j.id, payload_b64: j.raw.toString('base64'), attempt: j.attempt, fence: j.fence, progress: shown(j.lastProgress) })),
       }
     }
     case 'ack':
@@ -37,6 +39,8 @@ async function execute(c) {
       return void (await job.nack(c.error, { delayMs: c.delay_ms, dead: c.dead }))
     case 'extend':
       return void (await job.extend({ leaseMs: c.lease_ms }))
+    case 'progress':
+      return void (await job.progress(c.done, c.total, bytes(c.data_b64)))
     case 'lost':
       return { ids: lost.map((job) => job.id), cancelled: lost.filter((job) => job.cancelled).map((job) => job.id) }
     case 'exec':

@@ -33,7 +33,15 @@ def raw(c, name):
 def claimed(job):
     jobs[job.id] = job
     payload = base64.b64encode(job.raw).decode()
-    return {"id": job.id, "payload_b64": payload, "attempt": job.attempt, "fence": job.fence}
+    last, progress = job.last_progress, {}
+    if last is not None:
+        progress = {"progress": {"done": last.done, "total": last.total, "data_b64": base64.b64encode(last.raw).decode()}}
+    return {"id": job.id, "payload_b64": payload, "attempt": job.attempt, "fence": job.fence, **progress}
+
+
+def expiry(c):
+    within = c.get("start_within_ms")
+    return {"start_within": None if within is None else within / 1000, "on_expiry": c.get("on_expiry")}
 
 
 async def done(value):
@@ -43,8 +51,8 @@ async def done(value):
 async def do(c):
     what = c["do"]
     if what == "enqueue":
-        stored = await done(client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key"), group=c.get("group")))
-        return {"id": stored.id, "duplicate": stored.duplicate}
+        stored = await done(client.enqueue(c["queue"], raw=raw(c, "payload_b64"), key=c.get("key"), group=c.get("group"), on_conflict=c.get("on_conflict"), **expiry(c)))
+        return {"id": stored.id, "duplicate": stored.duplicate, "outcome": stored.outcome}
     if what == "claim":
         got = await done(client.claim(c["queue"], max=c["max"], wait=c["wait_ms"] / 1000))
         return {"jobs": [claimed(job) for job in got]}
@@ -55,6 +63,8 @@ async def do(c):
         await done(jobs[c["id"]].nack(c.get("error", ""), delay=delay, dead=c.get("dead", False)))
     elif what == "extend":
         await done(jobs[c["id"]].extend(c["lease_ms"] / 1000))
+    elif what == "progress":
+        await done(jobs[c["id"]].progress(c.get("done"), c.get("total"), raw=raw(c, "data_b64")))
     elif what == "lost":
         return {"ids": [job.id for job in lost], "cancelled": [job.id for job in lost if job.cancelled]}
     elif what == "exec":

@@ -40,14 +40,21 @@ class Adapter
   end
 
   def do_enqueue(c)
-    stored = @client.enqueue(c["queue"], c["payload_b64"].unpack1("m"), raw: true, key: c["key"], group: c["group"])
-    { id: stored.id, duplicate: stored.duplicate }
+    stored = @client.enqueue(c["queue"], c["payload_b64"].unpack1("m"), raw: true, key: c["key"], group: c["group"],
+                                                                                       start_within: c["start_within_ms"]&.fdiv(1000), on_expiry: c["on_expiry"],
+                                                                                       on_conflict: c["on_conflict"])
+    { id: stored.id, duplicate: stored.duplicate, outcome: stored.outcome }
   end
 
   def do_claim(c)
     jobs = @client.claim(c["queue"], max: c["max"], wait: c["wait_ms"] / 1000r)
     @lock.synchronize { jobs.each { |job| @jobs[job.id] = job } }
-    { jobs: jobs.map { |j| { id: j.id, payload_b64: [j.raw].pack("m0"), attempt: j.attempt, fence: j.fence } } }
+    { jobs: jobs.map { |j| { id: j.id, payload_b64: [j.raw].pack("m0"), attempt: j.attempt, fence: j.fence, progress: last_progress(j) } } }
+  end
+
+  def last_progress(job)
+    last = job.last_progress
+    last && { done: last.done, total: last.total, data_b64: [last.raw].pack("m0") }
   end
 
   def do_ack(c)
@@ -62,6 +69,11 @@ class Adapter
 
   def do_extend(c)
     job(c).extend(c["lease_ms"] / 1000r)
+    {}
+  end
+
+  def do_progress(c)
+    job(c).progress(c["done"], c["total"], raw: c["data_b64"]&.unpack1("m"))
     {}
   end
 

@@ -129,4 +129,7 @@ qsidecar_payload() {
 # job. Their status is 4 if its lease was lost.
 qsidecar_ack() { "$QSIDECAR_BIN" ack "$QSIDECAR_LEASE" "$@" >/dev/null; }
 qsidecar_nack() { "$QSIDECAR_BIN" nack "$QSIDECAR_LEASE" "$@" >/dev/null; }
+# qsidecar_progress [DONE [TOTAL]] [--data TEXT] reports how far the job is, also in a function of
+# qsidecar_work.
+qsidecar_progress() { "$QSIDECAR_BIN" progress "$@" >/dev/null; }
 qsidecar_extend() { "$QSIDECAR_BIN" extend "$QSIDECAR_LEASE" "$@" >/dev/null; }

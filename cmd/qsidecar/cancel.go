@@ -47,7 +47,9 @@ confirmation on a terminal; elsewhere they need --yes. --json prints one reply f
 				}
 			}
 			switch {
-			case ways != 1:
+			case ways > 1:
+				return usagef("ids, --key and a search exclude each other: give one of them")
+			case ways == 0:
 				return usagef("cancel which jobs? Name their ids, or give --key, or search with --state, --text and --header")
 			case !search && !remove:
 				return a.operate(cmd, "cancelled", req)

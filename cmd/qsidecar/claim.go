@@ -36,7 +36,8 @@ failed attempt.
 With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
 QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY, QSIDECAR_HEADERS (JSON),
-QSIDECAR_LAST_ERROR, QSIDECAR_PAYLOAD_B64. A payload that is a JSON string, as clients
+QSIDECAR_LAST_ERROR, QSIDECAR_PROGRESS_DONE, QSIDECAR_PROGRESS_TOTAL,
+QSIDECAR_PROGRESS_DATA, QSIDECAR_PAYLOAD_B64. A payload that is a JSON string, as clients
 store a text, is given as the text: hello, not "hello". Any other payload, and with --raw
 each one, is given as it is. A shell variable cannot hold a NUL byte: a payload with one
 is in QSIDECAR_PAYLOAD_B64 only. Run "set -a" before the eval to export them to commands.

@@ -68,7 +68,9 @@ func (a *app) configInput(in config.Input) config.Input {
 }
 
 // checkSocket checks the path that --socket or QSIDECAR_SOCKET names.
-func (a *app) checkSocket() error { return a.input(config.Input{}).CheckSocket() }
+func (a *app) checkSocket() error {
+	return a.input(config.Input{}).CheckSocketFile()
+}
 
 // sockets returns the possible paths of the sidecar's socket.
 func (a *app) sockets() []string { return a.input(config.Input{}).Sockets() }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -25,18 +26,48 @@ type jobFlags struct {
 	runAt       instantFlag
 	key         string
 	group       string
+	batch       string
 	headers     []string
 	maxAttempts int
 	timeout     durationFlag
+	startBefore instantFlag
+	startWithin durationFlag
+	onExpiry    string
+	retain      durationFlag
+	keyUntil    string
+	onConflict  string
+	debounceMax durationFlag
 }
 
 func (j *jobFlags) add(cmd *cobra.Command) {
 	j.delay.max = protocol.MaxDelayMS * time.Millisecond
-	j.timeout.min, j.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
-	cmd.Flags().Int16Var(&j.priority, "priority", 0, "higher goes first (-32768 to 32767)")
+	j.startWithin.min, j.startWithin.max = time.Millisecond, protocol.MaxDelayMS*time.Millisecond
+	j.retain.min, j.retain.max = time.Millisecond, protocol.MaxDelayMS*time.Millisecond
 	cmd.Flags().Var(&j.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
 	cmd.Flags().Var(&j.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
 	cmd.Flags().StringVar(&j.key, "key", "", "store nothing if a job has this key, or had it within key_ttl (10m)")
+	cmd.Flags().StringVar(&j.batch, "batch", "", "the `id` of an open batch of which it is a job")
+	cmd.Flags().Var(&j.startBefore, "start-before", "no attempt starts at this time or later")
+	cmd.Flags().Var(&j.startWithin, "start-within", "the same, as the time after it is ready first")
+	cmd.Flags().StringVar(&j.onExpiry, "on-expiry", "", "what becomes of a job that did not start in time: dead or delete")
+	cmd.Flags().Var(&j.retain, "retain", "keep the done job at least so long, for its result")
+	j.debounceMax.min, j.debounceMax.max = time.Millisecond, protocol.MaxDelayMS*time.Millisecond
+	cmd.Flags().StringVar(&j.keyUntil, "key-until", "", "how long the key counts: until start or finish (default)")
+	cmd.Flags().StringVar(&j.onConflict, "on-conflict", "", "if a job has the key: keep (default), replace or debounce that one")
+	cmd.Flags().Var(&j.debounceMax, "debounce-max", "with debounce: ready at most so long after the first enqueue")
+	j.addCommon(cmd)
+}
+
+// addCallback adds the flags of a batch.
+func (j *jobFlags) addCallback(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&j.key, "key", "", "open no batch if one of the queue has this key")
+	cmd.Flags().StringVar(&j.batch, "batch", "", "the `id` of an open batch of which the callback is a job")
+	j.addCommon(cmd)
+}
+
+func (j *jobFlags) addCommon(cmd *cobra.Command) {
+	j.timeout.min, j.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
+	cmd.Flags().Int16Var(&j.priority, "priority", 0, "higher goes first (-32768 to 32767)")
 	cmd.Flags().StringVar(&j.group, "group", "", "its jobs run one at a time, or as many as the queue's group limit")
 	cmd.Flags().StringArrayVar(&j.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&j.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
@@ -45,7 +76,7 @@ func (j *jobFlags) add(cmd *cobra.Command) {
 
 // job returns the job that the flags describe, without a payload.
 func (j *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string) (protocol.NewJob, error) {
-	job := protocol.NewJob{Queue: queue, Priority: int64(j.priority), Key: j.key, Group: j.group}
+	job := protocol.NewJob{Queue: queue, Priority: int64(j.priority), Key: j.key, Group: j.group, Batch: j.batch}
 	if j.delay.set {
 		job.DelayMS = protocol.Some(j.delay.d.Milliseconds())
 	}
@@ -70,8 +101,29 @@ func (j *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 	if !utf8.ValidString(j.key) {
 		return job, usagef("--key: %q is not valid UTF-8", j.key)
 	}
+	if j.startBefore.set {
+		if j.startWithin.set {
+			return job, usagef("--start-before and --start-within exclude each other: leave one of them out")
+		}
+		job.StartBefore = protocol.Some(j.startBefore.at.UnixMilli())
+	}
+	if j.startWithin.set {
+		job.StartWithinMS = protocol.Some(j.startWithin.d.Milliseconds())
+	}
+	if j.retain.set {
+		job.RetainMS = protocol.Some(j.retain.d.Milliseconds())
+	}
+	if job.OnExpiry = j.onExpiry; cmd.Flags().Changed("on-expiry") && j.onExpiry != protocol.ExpireDead && j.onExpiry != protocol.ExpireDelete {
+		return job, usagef("--on-expiry: %q is neither %s nor %s", j.onExpiry, protocol.ExpireDead, protocol.ExpireDelete)
+	}
+	if err := j.unique(cmd, &job); err != nil {
+		return job, err
+	}
 	if cmd.Flags().Changed("group") && (j.group == "" || !utf8.ValidString(j.group)) {
-		return job, usagef("--group: %q is not valid UTF-8 of at least a byte: leave the flag out for no group", j.group)
+		return job, usagef("--group: the group must be text, and not empty: leave the flag out for none")
+	}
+	if cmd.Flags().Changed("batch") && j.batch == "" {
+		return job, usagef("--batch: the id must not be empty: leave the flag out for no batch")
 	}
 	var err error
 	if job.Headers, err = parseHeaders(j.headers); err != nil {
@@ -209,6 +261,34 @@ func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 	return b, nil
 }
 
+// unique adds the options of the job's key.
+func (j *jobFlags) unique(cmd *cobra.Command, job *protocol.NewJob) error {
+	job.KeyUntil, job.OnConflict = j.keyUntil, j.onConflict
+	for flag, words := range map[string][]string{
+		"key-until":   {protocol.KeyUntilStart, protocol.KeyUntilFinish},
+		"on-conflict": {protocol.ConflictKeep, protocol.ConflictReplace, protocol.ConflictDebounce},
+	} {
+		f := cmd.Flags().Lookup(flag)
+		switch {
+		case f == nil || !f.Changed:
+		case !slices.Contains(words, f.Value.String()):
+			return usagef("--%s: %q must be one of %s", flag, f.Value, strings.Join(words, ", "))
+		case j.key == "":
+			return usagef("--%s needs a --key", flag)
+		}
+	}
+	if j.onConflict == protocol.ConflictDebounce && j.delay.d == 0 {
+		return usagef("--on-conflict debounce needs a --delay")
+	}
+	if j.debounceMax.set {
+		if j.onConflict != protocol.ConflictDebounce {
+			return usagef("--debounce-max needs --on-conflict debounce")
+		}
+		job.DebounceMaxMS = protocol.Some(j.debounceMax.d.Milliseconds())
+	}
+	return nil
+}
+
 func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob, format *payloadFormat) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
@@ -223,6 +303,10 @@ func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob, format *payloa
 		}
 		if e := rep.Enqueued; e.Duplicate {
 			fmt.Fprintf(a.errOut, "qsidecar: nothing was stored: job %s has this key and is %s\n", e.ID, e.State)
+		} else if e.Outcome == protocol.OutcomeReplaced {
+			fmt.Fprintf(a.errOut, "qsidecar: replaced the content of job %s, which has this key and is %s\n", e.ID, e.State)
+		} else if e.Outcome == protocol.OutcomePending {
+			fmt.Fprintf(a.errOut, "qsidecar: job %s has this key and runs: this one waits for its end\n", e.ID)
 		} else if a.terminal(a.errOut) {
 			fmt.Fprintf(a.errOut, "qsidecar: stored in %s: %v\n", job.Queue, format.stored(job))
 		}

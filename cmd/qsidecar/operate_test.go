@@ -63,7 +63,7 @@ func TestJobsOfOtherStates(t *testing.T) {
 	}
 }
 
-// TestUnknownQueue checks that stats and pause of a queue that nothing is known about print that, with a similar name.
+// TestUnknownQueue checks that commands on a queue that nothing is known about print that, with a similar name.
 func TestUnknownQueue(t *testing.T) {
 	h := newHost(t)
 	h.serve()
@@ -75,10 +75,23 @@ func TestUnknownQueue(t *testing.T) {
 	if r := h.run("stats", "mail"); r.code != 0 || !strings.Contains(r.err, ": did you mean mails?") {
 		t.Errorf("%d %s%s", r.code, r.out, r.err)
 	}
-	if r := h.run("pause", "mial"); r.code != 0 || r.err != note || r.out != "paused mial\n" {
+	for _, c := range []struct {
+		out  string
+		args []string
+	}{
+		{"resumed mial\n", []string{"resume", "mial"}},
+		{"retried 0 jobs\n", []string{"retry", "mial", "--all"}},
+		{"purged 0 jobs\n", []string{"purge", "mial", "--state", "dead", "--yes"}},
+		{"paused mial\n", []string{"pause", "mial"}},
+	} {
+		if r := h.run(c.args...); r.code != 0 || r.err != note || r.out != c.out {
+			t.Errorf("%v: %d %s%s", c.args, r.code, r.out, r.err)
+		}
+	}
+	if r := h.run("limit", "capped", "--max-claimed", "1"); r.code != 0 || r.err != strings.ReplaceAll(note, "mial", "capped") {
 		t.Errorf("%d %s%s", r.code, r.out, r.err)
 	}
-	for _, args := range [][]string{{"pause", "mial"}, {"stats", "mial"}, {"stats", "mails"}, {"resume", "mial"}, {"limit", "mails", "--max-claimed", "1"}, {"limit", "mails", "--none"}} {
+	for _, args := range [][]string{{"pause", "mial"}, {"stats", "mial"}, {"stats", "mails"}, {"resume", "mial"}, {"retry", "mails", "--all"}, {"limit", "mails", "--max-claimed", "1"}, {"limit", "mails", "--none"}} {
 		if r := h.run(args...); r.code != 0 || r.err != "" {
 			t.Errorf("%v: %d %s", args, r.code, r.err)
 		}

@@ -103,7 +103,7 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 				rows := make([][]string, len(jobs))
 				for i, v := range jobs {
 					last := wiretext.LastFailure(v)
-					rows[i] = []string{v.Queue, v.ID, wiretext.Attempt(v), wiretext.Time(v.FinishedAt.Or(last.At)), textfmt.OneLine(last.Cause, 24), textfmt.OneLine(last.Message, 100)}
+					rows[i] = []string{v.Queue, v.ID, wiretext.Attempt(v), wiretext.Time(v.FinishedAt.Or(last.At)), textfmt.OneLine(last.Cause, 24), textfmt.OneLine(wiretext.Summary(last.Message), 100)}
 				}
 				return a.table("QUEUE ID ATTEMPT DIED CAUSE ERROR", rows)
 			})
@@ -203,7 +203,7 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 		failed := wiretext.LastFailure(v)
 		last := failed.Cause
 		if failed.Message != "" {
-			last += ": " + failed.Message
+			last += ": " + wiretext.Summary(failed.Message)
 		}
 		rows[i] = []string{v.Queue, v.ID, string(v.State), wiretext.Attempt(v), strconv.FormatInt(v.Priority, 10),
 			waited, textfmt.OneLine(v.Worker, 32), textfmt.OneLine(v.Key, 24), textfmt.OneLine(string(v.Payload), 48), textfmt.OneLine(last, 60)}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -75,11 +76,12 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
-		a.workCommand(), a.waitCommand())
+		a.progressCommand(), a.workCommand(), a.waitCommand())
 	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.changeCommand(), a.deleteCommand(), a.cancelCommand(), a.reclaimCommand(),
-		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.scheduleCommand(), a.topCommand(), a.tailCommand(), a.pingCommand(), a.statusCommand(), a.fleetCommand(), a.configCommand(), a.reloadCommand())
+		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.scheduleCommand(), a.batchCommand(), a.topCommand(), a.tailCommand(), a.pingCommand(), a.statusCommand(), a.fleetCommand(), a.configCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
 	for _, c := range root.Commands() {
+		c.SuggestFor = otherNames[c.Name()]
 		a.addCompletion(c)
 	}
 	return root
@@ -171,10 +173,35 @@ func nearFlag(cmd *cobra.Command, err error) string {
 			known = append(known, f.Name)
 		}
 	})
+	if short := unknown.GetSpecifiedShortnames(); short != "" {
+		return ": if -" + short + " is an argument, write -- before it"
+	}
 	if near := textfmt.Nearest(unknown.GetSpecifiedName(), known); near != "" {
 		return ": did you mean --" + near + "?"
 	}
 	return ""
+}
+
+// databaseURL matches the address of a database.
+var databaseURL = regexp.MustCompile(`^(sqlite:|[a-z]+://)`)
+
+// otherNames are names of commands in other programs.
+var otherNames = map[string][]string{
+	"serve":   {"start", "run", "server", "daemon", "up"},
+	"enqueue": {"push", "add", "put", "send", "submit", "publish"},
+	"claim":   {"pop", "reserve", "take", "get", "fetch"},
+	"work":    {"consume", "process"},
+	"ack":     {"done", "complete", "finish"},
+	"nack":    {"fail", "reject"},
+	"stats":   {"queues", "list", "ls", "count", "info"},
+	"peek":    {"jobs", "show-jobs"},
+	"status":  {"workers", "connections", "sessions"},
+	"purge":   {"clear", "flush", "empty", "drain"},
+	"cancel":  {"kill", "stop", "abort"},
+	"top":     {"watch", "monitor", "ui", "dashboard"},
+	"tail":    {"log", "logs", "follow", "events"},
+	"check":   {"doctor", "validate", "lint", "test"},
+	"retry":   {"requeue", "redrive", "kick"},
 }
 
 // argCount checks the number of arguments; most < 0 is any number. what describes them.
@@ -186,11 +213,18 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 		if what == "" {
 			what = "no arguments"
 		}
+		if f := cmd.Flags().Lookup("database"); f != nil && most == 0 && len(args) == 1 && databaseURL.MatchString(args[0]) {
+			return usagef("%s takes no arguments: did you mean --database? (Put a URL with a password into QSIDECAR_DATABASE, or into a file: --database @FILE)", cmd.Name())
+		}
 		if f := cmd.Flags().Lookup("config"); f != nil && most == 0 && len(args) == 1 {
 			return usagef("%s takes no arguments: did you mean --config %s?", cmd.Name(), args[0])
 		}
-		return usagef("%s takes %s, and was given %s\nRun `%s --help` to see more",
-			cmd.Name(), what, textfmt.Plural(int64(len(args)), "argument"), cmd.CommandPath())
+		hint := ""
+		if len(args) > most && strings.HasSuffix(what, "payload") {
+			hint = ": quote a payload that has spaces"
+		}
+		return usagef("%s takes %s, and was given %s%s\nRun `%s --help` to see more",
+			cmd.Name(), what, textfmt.Plural(int64(len(args)), "argument"), hint, cmd.CommandPath())
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
-	"github.com/qsidecar/qsidecar/internal/schedulefile"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -63,9 +63,9 @@ something would.
 			if err != nil {
 				return err
 			}
-			f, err := schedulefile.Parse(text)
+			f, err := config.ParseSchedules(args[0], text)
 			if err != nil {
-				return &usageError{fmt.Errorf("%s: %w", args[0], err)}
+				return err
 			}
 			if prune && f.Source == "" {
 				return usagef("--prune deletes the schedules of a source, and %s has no source: add `source: NAME`", args[0])
@@ -82,17 +82,17 @@ something would.
 
 func (a *app) readScheduleFile(path string) ([]byte, error) {
 	if path == "-" {
-		return io.ReadAll(io.LimitReader(a.in, schedulefile.MaxSize+1))
+		return io.ReadAll(io.LimitReader(a.in, config.MaxSchedulesFile+1))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, usagef("the file of schedules cannot be read: %w", err)
 	}
 	return text, nil
 }
 
 // applySchedules declares schedules and deletes others of their source. It goes on after an error, and returns the first one.
-func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *schedulefile.File, prune, dry bool) (first error) {
+func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *config.SchedulesFile, prune, dry bool) (first error) {
 	changed := false
 	fail := func(err error) {
 		if first == nil {
@@ -129,7 +129,7 @@ func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *schedul
 	return first
 }
 
-func (a *app) pruneSchedules(ctx context.Context, c *qsidecar.Client, f *schedulefile.File, dry bool) (changed bool, _ error) {
+func (a *app) pruneSchedules(ctx context.Context, c *qsidecar.Client, f *config.SchedulesFile, dry bool) (changed bool, _ error) {
 	all, err := allSchedules(ctx, c, "")
 	if err != nil {
 		return false, err

@@ -109,6 +109,11 @@ func (a *app) settle(cmd *cobra.Command, req *protocol.Request, leases []string)
 	if slices.Contains(leases, "") {
 		return usagef("a lease is empty: was there a job? `qsidecar claim` exits with %d when there is none", exitNoJob)
 	}
+	for _, lease := range leases {
+		if !strings.Contains(lease, ".") {
+			return usagef("%q isn't a lease, maybe the id of a job: use the lease that `qsidecar claim` printed", lease)
+		}
+	}
 	if len(leases) == 1 {
 		req.Lease = leases[0]
 	} else {

@@ -152,7 +152,7 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 			texts = append(texts, "can't "+wiretext.Obstacle(&o))
 		}
 		if more := d.ObstacleCount - int64(len(d.Obstacles)); more > 0 {
-			texts = append(texts, fmt.Sprintf("%d more obstacles", more))
+			texts = append(texts, textfmt.Plural(more, "more obstacle"))
 		}
 		for _, text := range texts {
 			if text == "" {

@@ -22,7 +22,8 @@ func (a *app) waitCommand() *cobra.Command {
 printed for each job that has ended by then: its id, its state (done, dead or deleted),
 the result of its ack (as result or result_b64) and the last error.
 
-A job whose queue keeps no done jobs has a result only if its worker uses the same sidecar.
+A job that is not kept has a result only if its worker uses the same sidecar. Keep it with
+"enqueue --retain", or all done jobs with the retention of their queue.
 Through another sidecar it is "deleted", which it also is if it never existed.
 
 ` + exitCodes,

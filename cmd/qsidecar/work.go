@@ -49,11 +49,13 @@ mail has three turns for each one of bulk.
 The environment of CMD has QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT,
 QSIDECAR_MAX_ATTEMPTS, QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY,
 QSIDECAR_HEADERS (JSON), QSIDECAR_LAST_ERROR and QSIDECAR_SOCKET, so that CMD can run
-"qsidecar enqueue". A header x-kind is in QSIDECAR_HEADER_X_KIND: capitals, and _ for any
-character other than letters and digits. TRACEPARENT and TRACESTATE are the job's headers
-traceparent and tracestate, if it has them. QSIDECAR_DATABASE is not passed on. CMD need
-not read its stdin. Its stdout and stderr are those of "qsidecar work", unless --result
-uses stdout.
+"qsidecar enqueue", and QSIDECAR_LEASE, so that it can run "qsidecar progress". What an
+earlier attempt reported last is in QSIDECAR_PROGRESS_DONE, QSIDECAR_PROGRESS_TOTAL and
+QSIDECAR_PROGRESS_DATA, which are empty otherwise. A header x-kind is in
+QSIDECAR_HEADER_X_KIND: capitals, and _ for any character other than letters and digits.
+TRACEPARENT and TRACESTATE are the job's headers traceparent and tracestate, if it has
+them. QSIDECAR_DATABASE is not passed on. CMD need not read its stdin. Its stdout and
+stderr are those of "qsidecar work", unless --result uses stdout.
 
 Each CMD is a process group of its own. At --timeout, or if the job's lease is lost (by
 the timeout of its queue, or by an operator's reclaim), the group gets SIGTERM, and

@@ -7,6 +7,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestWorkTimeout checks that nothing remains of a command that took too long, not even a
@@ -62,8 +63,9 @@ func TestWorkMissingCommand(t *testing.T) {
 			if !strings.Contains(w.Diag.String(), row.words) {
 				t.Errorf("%s: it printed %q, want %q", row.command, w.Diag, row.words)
 			}
-			if j := c.Peek("mail", id); j.State != "ready" || j.Attempt != 0 || len(j.Errors) != 0 {
-				t.Fatalf("%s: the job is %+v, want it ready without an attempt", row.command, j)
+			testwait.Until(t, "the job is ready: it can be prefetched for a moment", func() bool { return c.Peek("mail", id).State == "ready" })
+			if j := c.Peek("mail", id); j.Attempt != 0 || len(j.Errors) != 0 {
+				t.Fatalf("%s: the job is %+v, want it without an attempt", row.command, j)
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func TestNodeExample(t *testing.T) {
 func TestNodeSuite(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n"
+	s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n  waited: {retention: {done: 1h}}\n"
 	files, err := filepath.Glob(filepath.Join(clientlib.NodePackage, "test", "*.test.js"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("the package's tests are %v (%v)", files, err)

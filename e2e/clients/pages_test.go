@@ -25,7 +25,7 @@ var pages = []string{"README.md", "docs/tutorial.md", "docs/concepts/*.md", "doc
 var pagePackages = map[string][]string{
 	"docs/how-to/django.md":            djangoPackages,
 	"docs/how-to/traces.md":            {"opentelemetry-sdk==1.45.2"},
-	"docs/how-to/results.md":           {"fastapi==0.163.2", "httpx==0.28.1"},
+	"docs/how-to/results.md":           {"Flask==3.1.3", "fastapi==0.163.2", "httpx==0.28.1"},
 	"docs/how-to/flask-and-fastapi.md": {"Flask==3.1.3", "fastapi==0.163.2", "httpx==0.28.1"},
 }
 
@@ -72,7 +72,7 @@ type pageStep struct {
 
 // interpreters run the languages of a page's blocks.
 var interpreters = map[string]string{
-	"js": "node --input-type=module -", "python": "python3 -", "ruby": "ruby -", "php": "php", "sql": `psql -q -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
+	"js": "node --input-type=module -", "python": "python3 -", "ruby": `ruby -I "$REPOSITORY/clients/ruby/lib" -`, "php": "php", "sql": `psql -q -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
 }
 
 const (
@@ -225,7 +225,6 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 		"QSIDECAR_SOCKET=" + filepath.Join(s.Dir, "qsidecar", "qsidecar.sock"), // not that of this host's sidecar
 		"HOME=" + s.Dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "QSIDECAR_CONFIG=none", "QSIDECAR_ENQUEUE_TIMEOUT=60",
 		"XDG_STATE_HOME=" + filepath.Join(s.Dir, "state"), "XDG_RUNTIME_DIR=" + s.Dir, "REPOSITORY=" + kit.Path("."),
-		"RUBYLIB=" + filepath.Join(clientlib.RubyPackage, "lib"),
 	}
 	if strings.Contains(script, "python3") {
 		python, path := pagePython(t, name)

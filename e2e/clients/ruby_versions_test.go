@@ -113,6 +113,7 @@ func rubySuite(t *testing.T, ruby ...string) {
 	t.Helper()
 	s := kit.NewSite(t)
 	s.Queues = "  \"*\": {backoff: {initial: 1h, max: 1h}}\n" // a job that failed must not come back to a slow worker before it ends
+	s.Queues += "  waited: {retention: {done: 1h}}\n"
 	sc := s.Start("a")
 	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", clientlib.RubyPackage+"/lib", "testdata/suite.rb")...)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, fmt.Sprint("SUITE_LIMIT=", int(testwait.Limit.Seconds())))

@@ -11,6 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestPatroniSynchronousStandby: Patroni with a synchronous standby loses nothing when the primary fails or changes.
@@ -44,19 +45,53 @@ func patroniRun(t *testing.T, synchronous bool) {
 	if synchronous {
 		c.compresses(t)
 	}
-	c.must(func(ctx context.Context) error { return c.Exec(ctx, "CREATE DATABASE e2e") })
-	s := kit.NewSite(t)
-	s.SidecarTimeout = 2 * time.Minute // longer than a failover takes on a busy machine
-	var hosts []string
-	for _, m := range c.Members {
-		hosts = append(hosts, m.Addr)
+	c.must(func(ctx context.Context) error {
+		return c.Exec(ctx, "CREATE DATABASE e2e", "CREATE DATABASE schedules")
+	})
+	s := c.site("e2e")
+	if synchronous { // otherwise an occurrence of a lost commit can store a job again
+		defer c.schedules()()
 	}
-	s.URL = "postgres://postgres@" + strings.Join(hosts, ",") + "/e2e?sslmode=disable"
 	e := &events{all: c.events()}
 	e.steps.check, e.steps.short, e.steps.soak = 12, 4, 60 // Patroni takes 20 s to replace a primary that doesn't answer
 	v := e.run(t, []*kit.Sidecar{s.Start("a"), s.Start("b")}, !synchronous, c.left)
 	if synchronous && v.LostJobs+v.LostAcks > 0 {
 		t.Errorf("a synchronous standby lost commits: %v", v.Failovers)
+	}
+}
+
+// site returns a site with a database of the cluster.
+func (p *patroni) site(database string) *kit.Site {
+	s := kit.NewSite(p.t)
+	s.SidecarTimeout = 2 * time.Minute // longer than a failover takes on a busy machine
+	var hosts []string
+	for _, m := range p.Members {
+		hosts = append(hosts, m.Addr)
+	}
+	s.URL = "postgres://postgres@" + strings.Join(hosts, ",") + "/" + database + "?sslmode=disable"
+	return s
+}
+
+// schedules lets two sidecars serve schedules beside the run. check checks that each occurrence stored one job.
+func (p *patroni) schedules() (check func()) {
+	s := p.site("schedules")
+	sidecars := []*kit.Sidecar{s.Start("c"), s.Start("d")}
+	kit.DeclareSchedules(sidecars[0].Dial(), "q", 5)
+	jobs := func() []string {
+		primary, err := p.Primary(p.t.Context(), nil)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		url := "postgres://postgres@" + primary.Addr + "/schedules?sslmode=disable"
+		return (&databases.Postgres{T: p.t, URL: url}).Query(url, "SELECT headers->>'qsidecar-schedule' || ' ' || (headers->>'qsidecar-occurrence') FROM qsidecar.qsidecar_jobs")
+	}
+	return func() {
+		before := len(jobs())
+		testwait.Until(p.t, "schedules store jobs after the last failover", func() bool { return len(jobs()) > before+5 })
+		for _, s := range sidecars {
+			s.Kill()
+		}
+		kit.CheckOccurrences(p.t, jobs(), 5)
 	}
 }
 

@@ -109,6 +109,15 @@ func (x attack) run(t *testing.T, a *kit.Sidecar) {
 // answer reads the reply in the codec of the attack.
 func (x attack) answer(t *testing.T, c *kit.Conn) *kit.Reply {
 	t.Helper()
+	if bytes.HasPrefix(x.send, []byte("GET ")) {
+		c.SetLimit()
+		for head := ""; head != "\r\n"; { // of the response
+			var err error
+			if head, err = c.In.ReadString('\n'); err != nil {
+				t.Fatalf("%s: %v", x.name, err)
+			}
+		}
+	}
 	if x.send[0] > 4 {
 		return c.Next()
 	}

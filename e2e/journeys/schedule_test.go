@@ -74,9 +74,10 @@ func TestScheduleCommand(t *testing.T) {
 	}
 
 	write("schedules:\n  d: {queue: q, every: soon}\n")
-	run("apply", "s.yaml").WantError(t, 2, "schedules.d: every")
+	run("apply", "s.yaml").WantError(t, 2, `schedules.d.every: "soon" is not a duration`)
 	write("schedules:\n  d: {queue: q, cron: '0 25 * * *'}\n")
-	run("apply", "s.yaml").WantError(t, 2, "25")
+	run("apply", "s.yaml").WantError(t, 2, `s.yaml:2:17: schedules.d.cron: the cron expression "0 25 * * *"`)
+	write("schedules:\n  d: {queue: q, every: 1m}\n")
 	run("apply", "s.yaml", "--prune").WantError(t, 2, "source")
 	run("show", "x").WantError(t, 1, "there is no schedule x")
 	run("hide").WantError(t, 2, "schedule hide")

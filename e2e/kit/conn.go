@@ -34,6 +34,16 @@ type Reply struct {
 	Leases   []string     `json:"leases"` // of the event lost
 	Queues   []QueueStats `json:"queues"`
 
+	Schedules []struct {
+		Version int64 `json:"version"`
+		EveryMS int64 `json:"every_ms"`
+		NextAt  int64 `json:"next_at"`
+	} `json:"schedules"`
+
+	Batch struct {
+		ID string `json:"id"`
+	} `json:"batch"`
+
 	Generation  int              `json:"generation"`
 	ConfigError string           `json:"config_error"`
 	Databases   []DatabaseStatus `json:"databases"`
@@ -100,6 +110,7 @@ type Job struct {
 	Result      string            `json:"result"`
 	ResultB64   []byte            `json:"result_b64"`
 	EnqueuedAt  *int64            `json:"enqueued_at"`
+	Outcome     string            `json:"outcome"` // of an enqueue with on_conflict
 }
 
 // Failure is a failed attempt of a job.

@@ -254,7 +254,7 @@ func (m *metricsRun) compare(e admin.Exposition) {
 	t := m.t
 	for _, queue := range []string{"work", "side", "slow"} {
 		got := map[string]int{}
-		for _, what := range []string{"enqueued", "duplicate", "claimed", "acked", "nacked", "dead", "returned"} {
+		for _, what := range []string{"enqueued", "duplicate", "replaced", "pending", "claimed", "acked", "nacked", "dead", "returned"} {
 			got[what] = int(e.Of(t, "jobs_"+what+"_total", queue))
 		}
 		for _, cause := range []string{"disconnected", "timed_out", "lease_ended", "sidecar_lost", "too_large", "transaction_lost"} {

@@ -3,11 +3,15 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { desktop, phone } from "./site.mjs";
 
-const addresses = ({ jobs }) => ({
+const addresses = ({ jobs, batch }) => ({
   overview: "/", queue: "/queue?name=fails&state=dead", job: `/job?queue=fails&id=${jobs.dead}`, bytes: `/job?queue=hostile&id=${jobs.bytes}`,
-  dead: "/dead", deadOfQueue: "/dead?queue=fails", workers: "/workers", operations: "/tasks", config: "/config", sidecars: "/sidecars", check: "/check?run=1",
+  dead: "/dead", schedules: "/schedules", deadOfQueue: "/dead?queue=fails", workers: "/workers", operations: "/tasks", config: "/config", sidecars: "/sidecars", check: "/check?run=1",
+  batches: "/batches", batch: `/batch?id=${batch}`, cancelBatch: `/confirm?op=cancel_batch&batch=${batch}`,
   confirm: "/confirm?op=purge&queue=fails&state=dead", login: "/login", missing: "/nothing",
 });
+
+// The pages whose tables fit on a phone. The others scroll inside of their box.
+const wholeTables = ["overview", "dead", "workers", "schedules"];
 
 // The rules of axe that check colors. All others find the same in both color schemes.
 const colors = { runOnly: { type: "rule", values: ["color-contrast", "link-in-text-block"] } };
@@ -21,6 +25,7 @@ export async function accessible(site, input) {
     for (const [name, address] of Object.entries(addresses(input))) {
       const reply = await page.goto(site.base + address);
       assert.equal(reply.status(), name === "missing" ? 404 : 200, name);
+      await page.mouse.move(0, 0); // axe must see no row below the pointer
       await page.addScriptTag({ content: axe });
       for (const [colorScheme, rules] of Object.entries({ light: {}, dark: colors })) {
         const where = `${name}, ${width}, ${colorScheme}`;
@@ -29,6 +34,9 @@ export async function accessible(site, input) {
         assert.ok(passes.length > 0, where + ": axe checked nothing");
         for (const v of violations) found.push(`${where}: ${v.id}: ${v.help}: ${v.nodes.map((n) => n.html.slice(0, 150)).join(" ")}`);
         if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) found.push(where + ": it scrolls sideways");
+        if (wholeTables.includes(name) && await page.evaluate(() => [...document.querySelectorAll(".scroll")].some((s) => s.scrollWidth > s.clientWidth))) {
+          found.push(where + ": a table is wider than the screen");
+        }
         console.log(`${where}: ${passes.length} rules of axe passed`);
       }
       await page.emulateMedia({ colorScheme: "light" });

@@ -142,7 +142,18 @@ func TestAccessibility(t *testing.T) {
 	sc, base := pageOf(t, s, "a", "write")
 	jobs := store(t, sc)
 	oldHours(t, s)
-	browse(t, s, map[string]any{"base": base, "token": token, "jobs": jobs}, "fourteenDays", "accessible")
+	const long = "a-tenant-with-a-long-name.of-a-region:0815/invoices_and_reminders"
+	kill(sc.Dial(), long, "no", payloads(100)...)
+	c := sc.Dial()
+	c.Must(kit.Msg{"op": "schedule", "queue": long, "schedule": kit.Msg{"name": "the-report-of-" + long, "cron": "0 6 * * *", "tz": "Europe/Berlin"}})
+	batch := c.Must(kit.Msg{"op": "open_batch", "queue": long, "on": "success"}).Batch.ID
+	c.Must(kit.Msg{"op": "enqueue", "queue": long, "batch": batch})
+	c.Must(kit.Msg{"op": "open_batch", "queue": long, "on": "finish", "batch": batch})
+	c.Must(kit.Msg{"op": "change_schedule", "queue": long, "schedule": kit.Msg{"name": "the-report-of-" + long}, "do": "run"})
+	c.Must(kit.Msg{"op": "hello", "worker": "worker-1@a-host-with-a-long-name.example.com:123456"})
+	c.Enqueue(long, 1)
+	c.ClaimOne(long)
+	browse(t, s, map[string]any{"base": base, "token": token, "jobs": jobs, "batch": batch}, "fourteenDays", "accessible")
 }
 
 // oldHours stores what other sidecars did to the queue "old" in the last 300 hours.

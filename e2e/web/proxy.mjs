@@ -24,7 +24,7 @@ export async function behindProxies(site, input) {
 }
 
 // behindProxy logs in, changes something, and goes from page to page. No request leaves the prefix: see Site.
-async function behindProxy(site, { base }) {
+async function behindProxy(site, { base, name }) {
   const page = await (await site.context()).newPage();
   page.setDefaultTimeout(site.limit);
   await page.goto(base + "/queue?name=fails");
@@ -69,6 +69,13 @@ async function behindProxy(site, { base }) {
   const missing = await page.goto(base + "/no/such/page");
   assert.equal(missing.status(), 404);
   site.problems = site.problems.filter((p) => !/\/no\/such\/page: .*404/.test(p));
+  if (name.startsWith("the page's")) {
+    for (const path of ["/metrics", "/readyz"]) {
+      assert.equal((await page.goto(base + path)).status(), 404, path + ", which needs no token");
+      site.problems = site.problems.filter((p) => !p.includes(`${path}: `));
+    }
+    await page.goto(base + "/dead");
+  }
   await page.getByRole("link", { name: "Queues" }).first().click();
   await page.waitForURL(base + "/");
   await page.getByRole("button", { name: "Log out" }).click();

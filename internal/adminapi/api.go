@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -50,7 +52,7 @@ func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) {
 	op := protocol.Op(r.PathValue("op"))
 	if changes, known := ops[op]; known && changes {
 		w.Header().Set("Allow", http.MethodPost)
-		refuse(w, r, http.StatusMethodNotAllowed, protocol.Errorf(protocol.CodeBadRequest, "%s changes something: send it by POST", op))
+		refuse(w, r, http.StatusMethodNotAllowed, protocol.Errorf(protocol.CodeBadRequest, "%s changes something: send it by POST, with its fields as a JSON object in the body", op))
 		return
 	}
 	req, e := requestOf(op, r.URL.Query())
@@ -65,18 +67,18 @@ func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) {
 func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.Error) {
 	req := &protocol.Request{Op: op}
 	for name, values := range query {
-		peeks := op == protocol.OpPeek
+		peeks, batches := op == protocol.OpPeek, op == protocol.OpBatches
 		switch {
 		case name == "ids" && peeks:
 			req.IDs = values
 			continue
 		case len(values) != 1:
 			return nil, protocol.BadField(name, "%s is in the query twice", name)
-		case name == "queue" && (peeks || op == protocol.OpStats || op == protocol.OpHistory || op == protocol.OpSchedules):
+		case name == "queue" && (peeks || op == protocol.OpStats || op == protocol.OpHistory || op == protocol.OpSchedules || batches):
 			req.Queue = values[0]
 		case name == "state" && peeks:
 			req.State = protocol.State(values[0])
-		case name == "after" && (peeks || op == protocol.OpSchedules):
+		case name == "after" && (peeks || op == protocol.OpSchedules || batches):
 			req.After = values[0]
 		case name == "after_queue" && peeks:
 			req.AfterQueue = values[0]
@@ -84,13 +86,21 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.Key = values[0]
 		case name == "text" && peeks:
 			req.Text = values[0]
+		case name == "batch" && batches:
+			req.Batch = values[0]
+		case name == "all" && batches:
+			all, err := strconv.ParseBool(values[0])
+			if err != nil {
+				return nil, protocol.BadField(name, "all must be true or false")
+			}
+			req.All = all
 		case name == "newest" && peeks:
 			newest, err := strconv.ParseBool(values[0])
 			if err != nil {
 				return nil, protocol.BadField(name, "newest must be true or false")
 			}
 			req.Newest = newest
-		case name == "max" && (peeks || op == protocol.OpSchedules):
+		case name == "max" && (peeks || op == protocol.OpSchedules || batches):
 			n, err := strconv.ParseInt(values[0], 10, 32)
 			if err != nil {
 				return nil, protocol.BadField(name, "max must be an integer from 1 to %d", protocol.MaxList)
@@ -136,7 +146,11 @@ func decode(op protocol.Op, body []byte, maxFrame int, req *protocol.Request) *p
 		body = []byte("{}")
 	}
 	if body[0] != '{' {
-		return protocol.Errorf(protocol.CodeBadRequest, "the body is not one JSON object")
+		hint := ""
+		if name, _, isForm := bytes.Cut(body, []byte("=")); isForm && bytes.IndexByte(name, '"') < 0 {
+			hint = ", and this looks like a form"
+		}
+		return protocol.Errorf(protocol.CodeBadRequest, `the body is not one JSON object, such as {"queue":"mail"}%s`, hint)
 	}
 	fields := bytes.TrimLeft(body[1:], " \t\r\n")
 	message := append([]byte(`{"op":"`), op...)
@@ -144,7 +158,15 @@ func decode(op protocol.Op, body []byte, maxFrame int, req *protocol.Request) *p
 	if len(fields) > 0 && fields[0] != '}' {
 		message = append(message, ',')
 	}
-	return protocol.JSON.DecodeRequest(append(message, fields...), protocol.NewLimits(maxFrame), req)
+	e := protocol.JSON.DecodeRequest(append(message, fields...), protocol.NewLimits(maxFrame), req)
+	switch {
+	case e == nil:
+	case e.Field == "op":
+		e.Message = "the operation is in the address: leave op out of the body"
+	default:
+		e.Message = strings.Replace(e.Message, "the line is not one JSON object", "the body is not one JSON object", 1)
+	}
+	return e
 }
 
 // answer carries out a request and writes its reply.
@@ -153,7 +175,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req *protocol.Re
 	reply, err := s.Do(r.Context(), req)
 	if err != nil {
 		reply = &protocol.Reply{Error: wireError(err)}
-	} else if (req.Op == protocol.OpPeek || req.Op == protocol.OpSchedules || req.Op == protocol.OpSchedule) && s.PayloadsHidden() {
+	} else if slices.Contains([]protocol.Op{protocol.OpPeek, protocol.OpSchedules, protocol.OpSchedule, protocol.OpBatches}, req.Op) && s.PayloadsHidden() {
 		w.Header().Set("Qsidecar-Payloads", "hidden")
 	}
 	reply.ID = id

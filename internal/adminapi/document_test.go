@@ -127,11 +127,11 @@ func check(t *testing.T, what, pointer, text string, valid bool) {
 // TestDocumentHasTheFields sends requests with all fields, and compares them and the replies with the document.
 func TestDocumentHasTheFields(t *testing.T) {
 	x := start(t, writable, nil)
-	const job = `"queue":"q","payload":"p","priority":1,"delay_ms":0,"key":"k","headers":{"h":"v"},"max_attempts":1,"timeout_ms":1000`
+	const job = `"queue":"q","payload":"p","priority":1,"delay_ms":1,"key":"k","headers":{"h":"v"},"max_attempts":1,"timeout_ms":1000,"start_within_ms":1000,"on_expiry":"dead","retain_ms":1000,"key_until":"start","on_conflict":"debounce","debounce_max_ms":1`
 	for _, c := range []struct{ op, body string }{
 		{"enqueue", `{"id":"text",` + job + `}`},
 		{"enqueue", `{` + job + `}`},
-		{"enqueue", `{"queue":"q","payload_b64":"AA==","run_at":1}`},
+		{"enqueue", `{"queue":"q","payload_b64":"AA==","run_at":1,"start_before":1}`},
 		{"enqueue", `{"id":1,"jobs":[{` + job + `},{"queue":"q","payload_b64":"/w==","run_at":1}]}`},
 		{"stats", `{"id":1}`}, {"stats", `{"id":1,"queue":"q"}`},
 		{"status", `{"id":1}`}, {"fleet", `{"id":1}`}, {"history", `{"id":1}`}, {"history", `{"queue":"q"}`},
@@ -148,7 +148,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"change_schedule", `{"queue":"q","schedule":{"name":"s","source":"app","version":1},"do":"delete"}`},
 		{"reclaim", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"cancel", `{"id":1,"queue":"q","ids":["1"]}`}, {"cancel", `{"queue":"q","key":"k","delete":true}`},
-		{"purge", `{"id":1,"queue":"q","state":"ready"}`},
+		{"purge", `{"id":1,"queue":"q","state":"ready"}`}, {"open_batch", `{"queue":"q","on":"finish","payload":"p","key":"k"}`}, {"batches", `{"queue":"q","all":true}`},
 	} {
 		path := "/paths/~1api~1v1~1" + c.op + "/post"
 		check(t, "a request of "+c.op, path+requestSchema, c.body, true)
@@ -175,7 +175,7 @@ func TestDocumentHasNoOtherFields(t *testing.T) {
 		"queue": `"q"`, "queues": `["q"]`, "payload": `"p"`, "payload_b64": `"AA=="`, "priority": "1", "delay_ms": "1", "run_at": "1", "key": `"k"`, "headers": `{"a":"b"}`,
 		"max_attempts": "1", "timeout_ms": "1", "jobs": `[{"queue":"q"}]`, "max": "1", "wait_ms": "1", "lease_ms": "1000", "lease": `"1.a"`, "leases": `["1.a"]`,
 		"result": `"r"`, "enqueue": `[{"queue":"q"}]`, "claim": `{"queue":"q"}`, "error": `"e"`, "dead": "true", "snooze": "true", "bind": "true", "request": "1",
-		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "group_limit": "1", "group_ready": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete": "true", "schedule": `{"name":"s"}`, "dry_run": "true", "do": `"run"`, "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
+		"ids": `["1"]`, "state": `"ready"`, "after": `"1"`, "after_queue": `"q"`, "text": `"t"`, "newest": "true", "all": "true", "group": `"g"`, "start_before": "1", "start_within_ms": "1", "on_expiry": `"dead"`, "retain_ms": "1", "key_until": `"start"`, "on_conflict": `"keep"`, "debounce_max_ms": "1", "group_limit": "1", "group_ready": "1", "group_on_failure": `"skip"`, "max_claimed": "1", "rate": `"1/s"`, "burst": "1", "none": "true", "delete": "true", "schedule": `{"name":"s"}`, "dry_run": "true", "batch": `"1"`, "on": `"finish"`, "do": `"run"`, "version": "1", "worker": `"w"`, "events": `["lost"]`, "id": "1",
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {

@@ -201,12 +201,15 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 
 // ops are the operations of the API, and whether each changes something.
 var ops = map[protocol.Op]bool{
-	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false, protocol.OpSchedules: false,
+	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false, protocol.OpConfig: false, protocol.OpFleet: false, protocol.OpHistory: false, protocol.OpCheck: false, protocol.OpSchedules: false, protocol.OpBatches: false,
 	protocol.OpRetry: true, protocol.OpChange: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpCancel: true, protocol.OpPurge: true,
-	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpSchedule: true, protocol.OpChangeSchedule: true, protocol.OpEnqueue: true, protocol.OpReload: true,
+	protocol.OpPause: true, protocol.OpResume: true, protocol.OpLimit: true, protocol.OpSchedule: true, protocol.OpChangeSchedule: true, protocol.OpOpenBatch: true, protocol.OpCloseBatch: true, protocol.OpCancelBatch: true, protocol.OpEnqueue: true, protocol.OpReload: true,
 }
 
 func hidePayloads(r *protocol.Reply) {
+	for i := range r.Batches {
+		r.Batches[i].Payload = nil
+	}
 	for i := range r.Schedules {
 		r.Schedules[i].Payload, r.Schedules[i].Headers = nil, nil
 	}
@@ -223,6 +226,9 @@ func hidePayloads(r *protocol.Reply) {
 			v.LeftOut = protocol.Some(int64(len(v.Payload) + len(v.Result)))
 		}
 		v.Payload, v.Result, v.Headers = nil, nil, nil
+		if v.Progress != nil {
+			v.Progress.Data = nil
+		}
 	}
 }
 

@@ -61,7 +61,12 @@ func (c *channel) parse(s string) error {
 	*c = channel(s)
 	return nil
 }
-func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
+func (o *onAckConfig) parse(s string) error {
+	if err := oneOf(&o.word, s, "update", "delete"); err != nil {
+		return fmt.Errorf("%w, {archive: TABLE}", err)
+	}
+	return nil
+}
 
 // columnValue is a constant in a column. A YAML null is NULL.
 type columnValue mapping.Value

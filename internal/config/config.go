@@ -58,8 +58,9 @@ type backoffConfig struct {
 
 // retentionConfig is how long finished jobs stay.
 type retentionConfig struct {
-	Done duration          `yaml:"done"`
-	Dead durationOrForever `yaml:"dead"`
+	Done  duration          `yaml:"done"`
+	Dead  durationOrForever `yaml:"dead"`
+	Batch duration          `yaml:"batch"` // of batches that don't end
 }
 
 // limitsConfig limits what clients can use.
@@ -98,6 +99,8 @@ type defaultsConfig struct {
 	Backoff     backoffConfig   `yaml:"backoff"`
 	Retention   retentionConfig `yaml:"retention"`
 	KeyTTL      duration        `yaml:"key_ttl"`
+	StartWithin duration        `yaml:"start_within"`
+	OnExpiry    onExpiry        `yaml:"on_expiry"`
 	MaxReady    int             `yaml:"max_ready"`
 }
 
@@ -110,6 +113,8 @@ type queueConfig struct {
 	Backoff     *queueBackoffConfig   `yaml:"backoff"`
 	Retention   *queueRetentionConfig `yaml:"retention"`
 	KeyTTL      *duration             `yaml:"key_ttl"`
+	StartWithin *duration             `yaml:"start_within"`
+	OnExpiry    *onExpiry             `yaml:"on_expiry"`
 	MaxReady    *int                  `yaml:"max_ready"`
 
 	adoptedQueue
@@ -122,8 +127,9 @@ type queueBackoffConfig struct {
 }
 
 type queueRetentionConfig struct {
-	Done *duration          `yaml:"done"`
-	Dead *durationOrForever `yaml:"dead"`
+	Done  *duration          `yaml:"done"`
+	Dead  *durationOrForever `yaml:"dead"`
+	Batch *duration          `yaml:"batch"`
 }
 
 // Log is the section `log`.
@@ -156,8 +162,9 @@ func defaultConfig() Config {
 			MaxAttempts: bridge.DefaultMaxAttempts,
 			Order:       "fifo",
 			Backoff:     backoffConfig{duration(bridge.DefaultBackoff), duration(bridge.DefaultBackoffMax), bridge.DefaultJitter * 100},
-			Retention:   retentionConfig{Dead: durationOrForever(bridge.DefaultRetainDead)},
+			Retention:   retentionConfig{Dead: durationOrForever(bridge.DefaultRetainDead), Batch: duration(bridge.DefaultRetainBatch)},
 			KeyTTL:      duration(bridge.DefaultKeyTTL),
+			OnExpiry:    protocol.ExpireDead,
 		},
 		DrainTimeout: duration(bridge.DefaultDrainTimeout),
 		MaxFrame:     protocol.DefaultMaxFrame,

@@ -64,8 +64,12 @@ func (i Input) Load() (Config, error) {
 		if file, ok := strings.CutPrefix(cmp.Or(i.Database, i.getenv("QSIDECAR_DATABASE")), "@"); ok {
 			c.urlFile = file
 		}
+		source := "QSIDECAR_DATABASE"
+		if i.Database != "" {
+			source = "--database"
+		}
 		if _, err := engines.ParseURL(db); err != nil {
-			return c, Errorf("the database: %w", err)
+			return c, Errorf("%s: %w", source, err)
 		}
 	}
 	if i.Socket != "" {

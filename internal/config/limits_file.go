@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"os"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -56,7 +57,7 @@ func parseLimits(name, src string, env func(string) (string, bool)) (map[string]
 		path := join("queues", queue)
 		bad := d.reportAt
 		if err := protocol.CheckQueueName("queues", queue); err != nil {
-			bad(path, "%s", err.Message)
+			bad(path, "%s", strings.TrimPrefix(err.Message, "queues: "))
 		}
 		if q.MaxClaimed < 0 || q.MaxClaimed > protocol.MaxMaxClaimed {
 			bad(join(path, "max_claimed"), "%d is outside 0 to %d", q.MaxClaimed, protocol.MaxMaxClaimed)

@@ -45,7 +45,7 @@ func TestLimitsFileErrors(t *testing.T) {
 		"queues:\n  api: {rate: 1/s, burst: -1}\n":   "queues.api.burst: -1 is outside 0 to 1000000",
 		"queues:\n  api: {burst: 5}\n":               "limits.yaml:2:9: queues.api.burst: burst belongs to a rate: add rate, such as 100/s",
 		"queues:\n  api: {max_claimed:}\n":           "queues.api.max_claimed has no value",
-		"queues:\n  a b: {max_claimed: 3}\n":         `limits.yaml:2:3: queues.a b: queues: "a b" is not a queue name`,
+		"queues:\n  a b: {max_claimed: 3}\n":         `limits.yaml:2:3: queues.a b: "a b" is not a queue name`,
 		"queues:\n  api: {}\n  api: {}\n":            `limits.yaml:3:3: the key "api" is here twice, first in line 2`,
 		"queues: [api]\n":                            "queues: this should be a map (key: value)",
 		"queues:\n  api: 3\n":                        "queues.api: this should be a map (key: value), as in {max_claimed: …}",

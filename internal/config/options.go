@@ -6,6 +6,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // withDefaults returns the settings of a queue, with defaults for the keys that it doesn't
@@ -25,8 +26,11 @@ func (q queueConfig) withDefaults(d defaultsConfig) defaultsConfig {
 	if q.Retention != nil {
 		set(&d.Retention.Done, q.Retention.Done)
 		set(&d.Retention.Dead, q.Retention.Dead)
+		set(&d.Retention.Batch, q.Retention.Batch)
 	}
 	set(&d.KeyTTL, q.KeyTTL)
+	set(&d.StartWithin, q.StartWithin)
+	set(&d.OnExpiry, q.OnExpiry)
 	set(&d.MaxReady, q.MaxReady)
 	return d
 }
@@ -60,11 +64,14 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 	for name, q := range c.Queues {
 		d := q.withDefaults(c.Defaults)
 		d.Database = c.databaseOf(q)
+		if engine, _ := c.Engine(d.Database); q.adopts() || engine == "sqlserver" { // its jobs can't expire
+			d.StartWithin = 0
+		}
 		o.Queues[name] = bridge.Queue{
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
 			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max), Jitter: d.Backoff.jitter(),
-			RetainDone: time.Duration(d.Retention.Done), RetainDead: time.Duration(d.Retention.Dead), KeyTTL: time.Duration(d.KeyTTL),
-			LIFO: d.Order == "lifo", MaxReady: d.MaxReady,
+			RetainDone: time.Duration(d.Retention.Done), RetainDead: time.Duration(d.Retention.Dead), RetainBatch: time.Duration(d.Retention.Batch), KeyTTL: time.Duration(d.KeyTTL),
+			LIFO: d.Order == "lifo", MaxReady: d.MaxReady, StartWithin: time.Duration(d.StartWithin), RemoveExpired: d.OnExpiry == protocol.ExpireDelete,
 		}
 	}
 	return o

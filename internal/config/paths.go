@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -72,25 +73,51 @@ var socketURL = regexp.MustCompile(`^(?:(unix):(?://)?|[A-Za-z][A-Za-z0-9+.-]*:/
 
 // checkSocketPath reports a socket that is written as a URL. A sidecar would listen on a file of that name.
 func checkSocketPath(path string) error {
+	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") {
+		return fmt.Errorf("%q: ~ and variables aren't replaced here: write the whole path", path)
+	}
 	switch m := socketURL.FindStringSubmatch(path); {
 	case m == nil:
 		return nil
 	case m[1] != "" && m[2] != "":
 		return fmt.Errorf("%q is not a path: write %s", path, m[2])
 	}
-	return fmt.Errorf("%q is not the path of a Unix socket: write one, such as %s", path, SystemSocket)
+	return fmt.Errorf("%q is a URL, and this must be the path of a Unix socket, such as %s", path, SystemSocket)
 }
 
 // CheckSocket checks the path of the socket that a flag or variable names.
 func (i Input) CheckSocket() error {
-	source, path := "--socket", i.Socket
-	if path == "" {
-		source, path = "QSIDECAR_SOCKET", i.getenv("QSIDECAR_SOCKET")
-	}
+	source, path := i.namedSocket()
 	if err := checkSocketPath(path); err != nil {
 		return Errorf("%s: %w", source, err)
 	}
 	return nil
+}
+
+// CheckSocketFile is CheckSocket for a client, for which the socket exists.
+func (i Input) CheckSocketFile() error {
+	if err := i.CheckSocket(); err != nil {
+		return Errorf("%w (`qsidecar serve` prints the one that it serves)", err)
+	}
+	source, path := i.namedSocket()
+	info, err := os.Stat(path)
+	switch {
+	case path == "" || err != nil:
+		return nil // that no sidecar answers there is reported later
+	case info.IsDir():
+		return Errorf("%s: %s is a folder: name the socket in it, such as %s", source, path, filepath.Join(path, socketFile))
+	case info.Mode().IsRegular():
+		return Errorf("%s: %s is a file, and not a socket: name the one that `qsidecar serve` printed", source, path)
+	}
+	return nil
+}
+
+// namedSocket returns the path that a flag or variable names, and which of them.
+func (i Input) namedSocket() (source, path string) {
+	if i.Socket != "" {
+		return "--socket", i.Socket
+	}
+	return "QSIDECAR_SOCKET", i.getenv("QSIDECAR_SOCKET")
 }
 
 // servedSocket returns the path of the socket to serve if the config doesn't list any: the

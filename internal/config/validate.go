@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/bridge"
@@ -46,15 +48,24 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 	c.Traces.check(bad)
 	inherited := make(problemsByKey)
 	c.Defaults.check("defaults", c, inherited.recording("defaults", bad))
+	if len(c.Queues) == 0 && c.Defaults.Database == "" && len(c.Databases) > 1 {
+		bad("databases", "which one do queues use? Name it in defaults.database")
+	}
 	for name, q := range c.Queues {
 		path := "queues." + name
 		if name != "*" {
 			if e := protocol.CheckQueueName("queues", name); e != nil {
-				bad(path, "%s", e.Message)
+				bad(path, "%s", queueNameText(name, e))
 			}
 		}
 		q.withDefaults(c.Defaults).check(path, c, inherited.withoutInherited(path, &q, bad))
 		q.adoptedQueue.check(path, q.Order, bad)
+		if q.adopts() && q.StartWithin != nil && *q.StartWithin > 0 {
+			bad(path+".start_within", "jobs in an adopted table don't expire: leave it out")
+		}
+		if engine, _ := c.Engine(c.databaseOf(q)); engine == "sqlserver" && q.StartWithin != nil && *q.StartWithin > 0 {
+			bad(path+".start_within", "jobs in a database on SQL Server don't expire: leave it out")
+		}
 		if name := c.databaseOf(q); q.adopts() && c.Databases[name].ReplicaURL != "" {
 			bad("databases."+name+".replica_url", "%s is in an adopted table, whose statistics come from the primary only: leave replica_url out", path)
 		}
@@ -106,9 +117,18 @@ func (d Database) checkReplica(path string, bad reportFunc) {
 	}
 }
 
+// queueNameText returns the error of a queue's name without the field: the caller prints the path instead.
+func queueNameText(name string, e *protocol.Error) string {
+	text := strings.TrimPrefix(e.Message, "queues: ")
+	if strings.Contains(name, "*") {
+		text += `; only "*" alone is for other names`
+	}
+	return text
+}
+
 func (d defaultsConfig) check(path string, c *Config, bad func(path, format string, args ...any)) {
 	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && (len(c.Databases) > 0 || d.Database != c.onlyDatabase()) {
-		bad(path+".database", "no database %q is configured", d.Database)
+		bad(path+".database", "no database %q is configured: name one of %s", d.Database, strings.Join(slices.Sorted(maps.Keys(c.Databases)), ", "))
 	}
 	if d.Database == "" && len(c.Databases) > 1 && path != "defaults" {
 		bad(path, "which database? name one here, or in defaults.database")
@@ -130,6 +150,8 @@ func (d defaultsConfig) check(path string, c *Config, bad func(path, format stri
 	if d.Retention.Dead != forever {
 		between(bad, path+".retention.dead", duration(d.Retention.Dead), duration(time.Second), years)
 	}
+	between(bad, path+".retention.batch", d.Retention.Batch, duration(time.Minute), years)
+	between(bad, path+".start_within", d.StartWithin, 0, years)
 	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
 	if d.MaxReady < 0 {
 		bad(path+".max_ready", "%d is negative; 0 means no limit", d.MaxReady)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // The scalars of a config. Each parses its own text, and the error lists what is valid.
@@ -49,12 +50,12 @@ func (d durationOrForever) String() string {
 	return duration(d).String()
 }
 
-// size is a number of bytes, or of KiB or MiB.
+// size is a number of bytes, or of KiB, MiB or GiB.
 type size int
 
 func (n *size) parse(s string) error {
 	number, factor := s, 1
-	for suffix, f := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20} {
+	for suffix, f := range map[string]int{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 		if rest, ok := strings.CutSuffix(s, suffix); ok {
 			number, factor = strings.TrimSpace(rest), f
 		}
@@ -112,13 +113,23 @@ func oneOf(to *string, s string, allowed ...string) error {
 }
 
 type (
-	order string
+	order    string
+	onExpiry string
 	// LogLevel is debug, info, warn or error.
 	LogLevel  string
 	logFormat string
 )
 
-func (o *order) parse(s string) error     { return oneOf((*string)(o), s, "fifo", "lifo") }
+func (o *order) parse(s string) error {
+	if err := oneOf((*string)(o), s, "fifo", "lifo"); err != nil {
+		return fmt.Errorf("%w; a queue with a table can also have a list of columns, such as [created_at desc, id]", err)
+	}
+	return nil
+}
+
+func (o *onExpiry) parse(s string) error {
+	return oneOf((*string)(o), s, protocol.ExpireDead, protocol.ExpireDelete)
+}
 func (l *logFormat) parse(s string) error { return oneOf((*string)(l), s, "text", "json") }
 func (l *LogLevel) parse(s string) error {
 	return oneOf((*string)(l), s, "debug", "info", "warn", "error")

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
@@ -22,10 +23,10 @@ import (
 type yamlDecoder struct {
 	name      string
 	src       string
-	env       func(string) (string, bool)
-	root      reflect.Type            // of the file
-	keyTokens map[string]*token.Token // position of each path
-	unread    map[string]bool         // paths whose value was invalid and is reported
+	env       func(string) (string, bool) // nil: the file has no variables
+	root      reflect.Type                // of the file
+	keyTokens map[string]*token.Token     // position of each path
+	unread    map[string]bool             // paths whose value was invalid and is reported
 	problems  []problem
 	expanded  map[string]string // environment variables that the file uses
 }
@@ -51,7 +52,11 @@ func (y *yamlDecoder) decode(into any) {
 		return
 	}
 	if strings.HasPrefix(y.src, "\xff\xfe") || strings.HasPrefix(y.src, "\xfe\xff") {
-		y.problems = append(y.problems, problem{line: 1, column: 1, text: "the file is UTF-16: save it as UTF-8"})
+		y.add(nil, "the file is UTF-16: save it as UTF-8") // its lines are unreadable
+		return
+	}
+	if strings.Contains(y.src, "\x00") {
+		y.add(nil, "the file isn't text: name a YAML file")
 		return
 	}
 	if line := longLine(y.src); line > 0 {
@@ -71,7 +76,7 @@ func (y *yamlDecoder) decode(into any) {
 	}
 	for i, doc := range file.Docs {
 		if i > 0 && doc.Body != nil {
-			y.add(doc.Body.GetToken(), "a second document: a config file has one")
+			y.add(doc.Start, "this --- begins a second document, and the file must be one: remove the line")
 		}
 	}
 	if len(file.Docs) > 0 && file.Docs[0].Body != nil {
@@ -92,6 +97,7 @@ func (y *yamlDecoder) syntax(err error) {
 	at := placed.GetToken()
 	y.add(at, "%s", placed.GetMessage())
 	p := &y.problems[len(y.problems)-1]
+	p.text = cmp.Or(unclosed[p.text], p.text)
 	if p.line == 0 {
 		return
 	}
@@ -100,9 +106,21 @@ func (y *yamlDecoder) syntax(err error) {
 		p.text = "a tab is in the indentation: indent with spaces"
 	case strings.HasPrefix(p.text, "value is not allowed in this context"):
 		p.text = "this line doesn't continue the ones above: indent it as much as its siblings, and write KEY: VALUE"
+	case p.text == "unexpected key name":
+		p.text = "a colon is missing: write KEY: VALUE"
 	case bareVariable.MatchString(line):
 		p.text += `: quote a ${NAME} between { and }, for example {url: "${DB_URL}"}`
 	}
+}
+
+// unclosed are messages of the YAML library about text that doesn't end.
+var unclosed = map[string]string{ //nolint:gosec // tokens of YAML
+	"could not find flow mapping end token '}'":          "this { has no }: add it",
+	"could not find flow mapping end character '}'":      "this { has no }: add it",
+	"could not find flow sequence end token ']'":         "this [ has no ]: add it",
+	"sequence end token ']' not found":                   "this [ has no ]: add it",
+	"could not find end character of double-quoted text": `this " has no closing one: add it`,
+	"could not find end character of single-quoted text": "this ' has no closing one: add it",
 }
 
 // bareVariable matches a variable without quotes in a map or list in brackets, where YAML reads its braces.
@@ -145,7 +163,11 @@ func (y *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	case *ast.NullNode:
 		y.noValue(node, v.Type(), path)
 		return
-	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+	case *ast.AliasNode:
+		y.unread[path] = true
+		y.add(node.GetToken(), "%s: a value that begins with * needs quotes (aliases are not used in this file)", path)
+		return
+	case *ast.AnchorNode, *ast.TagNode:
 		y.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: put common settings of queues under defaults", path)
 		return
 	}
@@ -162,6 +184,11 @@ func (y *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		return
 	}
 	switch v.Kind() {
+	case reflect.Interface: // any value
+		if err := yaml.NodeToValue(node, v.Addr().Interface()); err != nil {
+			y.unread[path] = true
+			y.add(node.GetToken(), "%s: %v", path, err)
+		}
 	case reflect.Struct:
 		y.mapping(node, v.Type(), path, func(key string, at *token.Token, value ast.Node) {
 			field, ok := fieldOf(v, key)
@@ -204,7 +231,9 @@ func (y *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
 // unknownKey reports a key that the section doesn't have.
 func (y *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
 	known := keysOf(section)
-	if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
+	if hint := elsewhere[key]; hint != "" && y.root == reflect.TypeFor[Config]() {
+		y.add(at, "unknown key: %s", hint)
+	} else if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
 		y.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
 	} else if owners := sectionsWith(key, y.root, ""); len(owners) > 0 {
 		y.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
@@ -213,6 +242,23 @@ func (y *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Tok
 	}
 	y.problems[len(y.problems)-1].unknownKey = true
 }
+
+// elsewhere are keys that people look for, and where their settings are. Queue limits of all hosts can't be in the config of one.
+var elsewhere = map[string]string{
+	"max_claimed":      limitsHint,
+	"rate":             limitsHint,
+	"burst":            limitsHint,
+	"group_limit":      limitsHint,
+	"group_on_failure": limitsHint,
+	"group_ready":      limitsHint,
+	"concurrency":      "how many jobs run at once is set at the worker, such as `qsidecar work -j 8`, or for all hosts with `qsidecar limit QUEUE --max-claimed 8`",
+	"retries":          "did you mean max_attempts? It counts the first attempt too",
+	"max_retries":      "did you mean max_attempts? It counts the first attempt too",
+	"schedules":        "schedules are in the database: declare them with `qsidecar schedule apply FILE`",
+	"password":         "the password goes into a file: name that in password_file",
+}
+
+const limitsHint = "limits hold over all hosts, so they are in the database: set them with `qsidecar limit`, or `qsidecar limit apply FILE`"
 
 // sectionsWith returns the sections of the config that have a key, as paths below the type t.
 func sectionsWith(key string, t reflect.Type, path string) (all []string) {
@@ -302,6 +348,10 @@ func (y *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each f
 			y.add(at, "the key %s is here twice, first in line %d", keyText(at.Value), line)
 		}
 		lines[at.Value] = at.Position.Line
+		if i := strings.IndexAny(at.Value, "{["); i > 0 && at.Value[i-1] == ':' {
+			y.add(at, "write a space after the colon of the key %s", keyText(at.Value[:i-1]))
+			continue
+		}
 		y.keyTokens[join(path, at.Value)] = at
 		each(at.Value, at, kv.Value)
 	}
@@ -309,7 +359,7 @@ func (y *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each f
 
 // empty reports an empty list of the file's own sections: the sidecar must not run with the default of a missing one.
 func (y *yamlDecoder) empty(path string) {
-	if parent(path) != "" {
+	if parent(path) != "" || path == "schedules" { // a source can have none any more
 		return
 	}
 	y.unread[path] = true
@@ -359,7 +409,10 @@ func (y *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 		return
 	}
 	written := text
-	text, err := expand(text, y.variable)
+	var err error
+	if y.env != nil {
+		text, err = expand(text, y.variable)
+	}
 	if err == nil && text == "" && written != "" {
 		err = fmt.Errorf("%s is empty", written)
 	}

@@ -123,6 +123,8 @@ func ParseURL(s string) (URL, error) {
 		return URL{}, errors.New("there is a space before or after the address: remove it")
 	case strings.HasPrefix(s, `"`) || strings.HasPrefix(s, "'"): // an --env-file of Docker keeps them
 		return URL{}, errors.New("the quotes are part of the value: remove them")
+	case strings.HasPrefix(s, "$"):
+		return URL{}, errors.New("a variable isn't replaced in this form: write ${NAME} in a config")
 	}
 	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, `/\. `) {
@@ -175,7 +177,7 @@ func nearForm(scheme string) string {
 }
 
 func parseSQLite(s string) (string, error) {
-	path := strings.TrimPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is a common form
+	path, slashes := strings.CutPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is a common form
 	switch {
 	case path == "":
 		return "", errors.New("sqlite: names no file: write sqlite:PATH")
@@ -183,8 +185,12 @@ func parseSQLite(s string) (string, error) {
 		return "", errors.New("sqlite: leave file: out: write sqlite:PATH")
 	case strings.HasPrefix(path, ":memory:"):
 		return "", errors.New("sqlite: a database in memory would be lost with the process: name a file, sqlite:PATH")
+	case strings.HasPrefix(path, "~"):
+		return "", errors.New("sqlite: ~ isn't replaced here: write the whole path")
 	case strings.Contains(path, "?"):
 		return "", errors.New("sqlite: the path has a ?: a path has no parameters, because the sidecar sets SQLite's options itself")
+	case slashes && !strings.HasPrefix(path, "/"):
+		return "", fmt.Errorf("%q has two slashes: write sqlite:/%s, or sqlite:%s for a path below the working folder", s, path, path)
 	}
 	return path, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/netresearch/go-cron"
 
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/internal/timezones"
 )
 
@@ -51,20 +52,34 @@ var (
 	badField    = regexp.MustCompile(`(^|,)(,|$)|\*-|-\*`)     // the library passes over these
 )
 
-// Parse checks a rule.
+// Error is why a rule isn't one.
+type Error struct {
+	Field string // cron, every, tz or splay
+	Err   error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func wrong(field, format string, args ...any) error {
+	return &Error{field, fmt.Errorf(format, args...)}
+}
+
+// Parse checks a rule. Its error is an *Error.
 func Parse(r Rule) (*Times, error) {
 	t := &Times{every: r.Every}
 	switch {
 	case r.Cron == "" && r.Every == 0:
-		return nil, errors.New("it has no time: set cron or every")
+		return nil, wrong("cron", "it has no time: set cron or every")
 	case r.Cron != "" && r.Every != 0:
-		return nil, errors.New("it has both cron and every: set one of them")
+		return nil, wrong("every", "it has both cron and every: set one of them")
 	case r.Splay < 0 || r.Splay > MaxSplay || r.Splay%time.Second != 0:
-		return nil, fmt.Errorf("the splay %v isn't one: use whole seconds, at most %v", r.Splay, MaxSplay)
+		return nil, wrong("splay", "the splay %v isn't one: use whole seconds, at most %v", r.Splay, MaxSplay)
 	case r.Cron == "" && r.Zone != "":
-		return nil, errors.New("a time zone has no meaning for every: remove tz, or use cron")
+		return nil, wrong("tz", "a time zone has no meaning for every: remove tz, or use cron")
 	case r.Cron == "" && (r.Every < MinEvery || r.Every > MaxEvery || r.Every%time.Second != 0):
-		return nil, fmt.Errorf("the interval %v isn't one: use whole seconds from %v to %v", r.Every, MinEvery, MaxEvery)
+		return nil, wrong("every", "the interval %v isn't one: use whole seconds from %v to %v", r.Every, MinEvery, MaxEvery)
 	}
 	if r.Splay > 0 {
 		h := fnv.New64a()
@@ -76,13 +91,13 @@ func Parse(r Rule) (*Times, error) {
 	}
 	var err error
 	if t.zone, err = timezones.Load(r.Zone); err != nil {
-		return nil, err
+		return nil, &Error{"tz", err}
 	}
 	if t.wall, t.fixed, t.hourly, err = parse(r.Cron); err != nil {
-		return nil, fmt.Errorf("the cron expression %q: %w", r.Cron, err)
+		return nil, wrong("cron", "the cron expression %q: %w", r.Cron, err)
 	}
 	if t.wall.Next(time.Unix(0, 0).UTC()).IsZero() {
-		return nil, fmt.Errorf("the cron expression %q never runs: its month has no such day", r.Cron)
+		return nil, wrong("cron", "the cron expression %q never runs: its month has no such day", r.Cron)
 	}
 	return t, nil
 }
@@ -105,7 +120,7 @@ func parse(text string) (s cron.Schedule, fixed, hourly bool, err error) {
 	case strings.Contains(fields[0], "="):
 		return nil, false, false, errors.New("the time zone doesn't belong into it: use tz")
 	case len(fields) != 5:
-		return nil, false, false, fmt.Errorf("it has %d fields: use five (minute, hour, day of the month, month, day of the week)", len(fields))
+		return nil, false, false, fmt.Errorf("it has %s: use five (minute, hour, day of the month, month, day of the week)", textfmt.Plural(int64(len(fields)), "field"))
 	}
 	for i, f := range fields {
 		if badField.MatchString(f) {

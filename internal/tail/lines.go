@@ -128,7 +128,7 @@ func detail(e *protocol.JobEvent) string {
 		if text != "" {
 			text += ": "
 		}
-		text += strings.Join(strings.Fields(e.Error), " ") // one line, also of several
+		text += strings.Join(strings.Fields(wiretext.Summary(e.Error)), " ") // without tabs
 	}
 	return text
 }

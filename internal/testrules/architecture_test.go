@@ -40,6 +40,45 @@ func TestArchitecturePaths(t *testing.T) {
 	}
 }
 
+// goroutine matches a line that starts a goroutine.
+var goroutine = regexp.MustCompile(`(?m)^[^/\n]*(?:\bgo (?:func\(|\w[\w.]*\()|\.Go\()`)
+
+// TestArchitectureGoroutines checks that the section on goroutines names each file of the sidecar that starts one, or its package.
+func TestArchitectureGoroutines(t *testing.T) {
+	page := readArchitecture(t)
+	_, section, _ := strings.Cut(page, "\n## Goroutines\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := pathsOf(section, "docs")
+	root, found := filepath.Join("..", ".."), 0
+	for _, dir := range []string{"bridge", "backends", "internal"} {
+		if err := filepath.WalkDir(filepath.Join(root, dir), func(file string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && (strings.HasPrefix(d.Name(), "test") || strings.HasSuffix(d.Name(), "test")):
+				return fs.SkipDir
+			case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
+				return nil
+			}
+			text, err := os.ReadFile(file)
+			if err != nil || !goroutine.Match(text) {
+				return err
+			}
+			found++
+			rel, err := filepath.Rel(root, file)
+			if name := filepath.ToSlash(rel); !slices.Contains(named, name) && !slices.Contains(named, path.Dir(name)) {
+				t.Errorf("%s starts a goroutine, which the section on goroutines of docs/architecture.md doesn't name", name)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d files start goroutines: has their code another form?", found)
+	}
+}
+
 // TestPathsOf checks that the paths of a page are found in each form.
 func TestPathsOf(t *testing.T) {
 	page := "`a/b.go` and `Type.Method`, `c.md`, `run d e`, [f](../f/g#h), [i](https://i.example/j)\n" +

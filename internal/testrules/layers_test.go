@@ -37,6 +37,7 @@ var layers = []struct {
 	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
 	{"./internal/timezones", `^qsidecar/`, "it has time zones and depends on none of ours", true},
 	{"./internal/occurrence", `^qsidecar/(backends|protocol|bridge|clients|internal/[^ot])`, "when schedules run follows from their definitions and the time alone", true},
+	{"./backends/internal/batches", `^qsidecar/(bridge|protocol|clients|backends/[^i])|pgx|mysql|mssql|sqlite`, "batches are kept once for all engines", true},
 	{"./backends/internal/schedules", `^qsidecar/(bridge|protocol|clients|backends/[^i])|pgx|mysql|mssql|sqlite`, "schedules are kept once for all engines", true},
 	{"./internal/textfmt", `^qsidecar/`, "it formats values and depends on none of ours", false},
 	{"./internal/jobevents", `^qsidecar/`, "it passes on events and depends on none of ours", true},
@@ -139,9 +140,9 @@ var bridgeArrows = []struct {
 	wire         bool
 }{
 	{"bridge", "session plan pipeline heartbeat lease depth metrics outbox permission quota wirejob", true}, // some in tests alone
-	{"session", "plan pipeline jobends history lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
+	{"session", "plan pipeline jobends history progress lease backendref depth replysize search failurelog outbox permission quota wirejob", true},
 	{"plan", "pipeline permission", true},
-	{"pipeline", "dispatch maintenance heartbeat history jobends lease backendref depth failurelog fairshare metrics quota", false},
+	{"pipeline", "dispatch maintenance heartbeat history jobends progress lease backendref depth failurelog fairshare metrics quota", false},
 	{"dispatch", "quota", false},
 	{"maintenance", "heartbeat backendref metrics", false},
 	{"heartbeat", "lease backendref metrics quota", false},
@@ -150,6 +151,7 @@ var bridgeArrows = []struct {
 	{"depth", "", false},
 	{"history", "", false},
 	{"jobends", "", false},
+	{"progress", "", false},
 	{"failurelog", "", false},
 	{"fairshare", "", false},
 	{"metrics", "", false},

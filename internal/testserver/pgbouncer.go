@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +25,8 @@ type Pooler struct {
 }
 
 // StartPgBouncer starts a pooler for p with at most `sessions` connections to each database. Use
-// few, so that no client keeps the same one by chance.
-func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, error) {
+// few, so that no client keeps the same one by chance. settings are more lines of its configuration.
+func StartPgBouncer(ctx context.Context, p *Postgres, sessions int, settings ...string) (*Pooler, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		path = "/usr/sbin/pgbouncer" // Debian's path, which is not in every PATH
@@ -41,7 +43,7 @@ func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, er
 		return nil, err
 	}
 	b := &Pooler{dir: dir}
-	if err := b.start(path, who, p, sessions); err != nil {
+	if err := b.start(path, who, p, sessions, settings); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := b.ready(ctx); err != nil {
@@ -50,7 +52,7 @@ func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, er
 	return b, nil
 }
 
-func (b *Pooler) start(path string, who local.Account, p *Postgres, sessions int) error {
+func (b *Pooler) start(path string, who local.Account, p *Postgres, sessions int, settings []string) error {
 	server, err := pgx.ParseConfig(p.Admin())
 	if err != nil {
 		return err
@@ -71,7 +73,8 @@ default_pool_size = %d
 max_client_conn = 1000
 server_check_delay = 0
 server_login_retry = 1
-`, target, b.dir, sessions)
+%s
+`, target, b.dir, sessions, strings.Join(settings, "\n"))
 	file := filepath.Join(b.dir, "ini")
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return err
@@ -112,6 +115,46 @@ func (b *Pooler) ready(ctx context.Context) error {
 		}
 		return c.Close(ctx)
 	})
+}
+
+// State describes the pooler's clients and sessions, and the end of its log, for a test that failed.
+func (b *Pooler) State(ctx context.Context) string {
+	at, err := b.URL("postgres:///pgbouncer")
+	if err != nil {
+		return err.Error()
+	}
+	config, err := pgx.ParseConfig(at)
+	if err != nil {
+		return err.Error()
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	var out strings.Builder
+	c, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		fmt.Fprintln(&out, err)
+	} else {
+		for _, list := range []string{"POOLS", "CLIENTS", "SERVERS"} {
+			r := c.PgConn().Exec(ctx, "SHOW "+list)
+			for r.NextResult() {
+				rows := r.ResultReader()
+				for rows.NextRow() {
+					fmt.Fprintf(&out, "%s %s\n", list, bytes.Join(rows.Values(), []byte(" ")))
+				}
+			}
+			if err := r.Close(); err != nil {
+				fmt.Fprintln(&out, list, err)
+			}
+		}
+		if err := c.Close(ctx); err != nil {
+			fmt.Fprintln(&out, err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(b.dir, "log"))
+	if err != nil {
+		fmt.Fprintln(&out, err)
+	}
+	out.Write(text[max(0, len(text)-8000):])
+	return out.String()
 }
 
 // Stop ends the pooler.

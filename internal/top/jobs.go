@@ -2,6 +2,7 @@ package top
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -26,7 +27,7 @@ func jobColumns(state protocol.State, jobs []protocol.JobView) []column {
 	case protocol.StateScheduled:
 		return append(columns, column{"DUE IN", 7, true}, column{title: "PAYLOAD"})
 	case protocol.StateClaimed:
-		return append(columns, column{"SINCE", 7, true}, column{title: "WORKER"}, column{title: "PAYLOAD"})
+		return append(columns, column{"SINCE", 7, true}, column{"PROGRESS", 14, false}, column{title: "WORKER"}, column{title: "PAYLOAD"})
 	case protocol.StateDead:
 		return append(columns, column{"DIED", 7, true}, column{"CAUSE", 12, false}, column{title: "ERROR"})
 	case protocol.StateDone:
@@ -54,10 +55,10 @@ func (m *model) jobRows() []row {
 		case protocol.StateScheduled:
 			cells = append(cells, plain(wiretext.Age(v.RunAt.Or(0)-now.UnixMilli())), payload)
 		case protocol.StateClaimed:
-			cells = append(cells, plain(since(v.ClaimedAt.Or(0))), plain(textfmt.OneLine(v.Worker, protocol.MaxWorkerName)), payload)
+			cells = append(cells, plain(since(v.ClaimedAt.Or(0))), plain(cmp.Or(wiretext.Progress(v.Progress), "-")), plain(textfmt.OneLine(v.Worker, protocol.MaxWorkerName)), payload)
 		case protocol.StateDead:
 			last := wiretext.LastFailure(v)
-			cells = append(cells, plain(since(v.FinishedAt.Or(last.At))), plain(textfmt.OneLine(last.Cause, 24)), plain(textfmt.OneLine(last.Message, 400)))
+			cells = append(cells, plain(since(v.FinishedAt.Or(last.At))), plain(textfmt.OneLine(last.Cause, 24)), plain(textfmt.OneLine(wiretext.Summary(last.Message), 400)))
 		case protocol.StateDone:
 			cells = append(cells, plain(since(v.FinishedAt.Or(0))), payload)
 		default:

@@ -37,6 +37,8 @@ type operation struct {
 	GroupLimit, GroupReady       string // limit: empty: none, or as before if the queue had none
 	HadGroupLimit, HadGroupReady bool   // the queue has one
 	Schedule, Do                 string // change_schedule
+
+	Batch string // cancel_batch
 }
 
 // readOperation returns the operation of a form or an address.
@@ -46,7 +48,7 @@ func readOperation(v url.Values) operation {
 		Priority: v.Get("priority"), Delay: v.Get("delay"),
 		MaxClaimed: v.Get("max_claimed"), Rate: strings.TrimSpace(v.Get("rate")), Burst: v.Get("burst"),
 		GroupLimit: v.Get("group_limit"), GroupReady: v.Get("group_ready"), HadGroupLimit: v.Get("had_group_limit") != "", HadGroupReady: v.Get("had_group_ready") != "",
-		Schedule: v.Get("schedule"), Do: v.Get("do")}
+		Schedule: v.Get("schedule"), Do: v.Get("do"), Batch: v.Get("batch")}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
@@ -68,6 +70,8 @@ func (o *operation) needsConfirmation(stat protocol.QueueStat) bool {
 // What describes the operation.
 func (o *operation) What() string {
 	switch {
+	case o.Op == protocol.OpCancelBatch:
+		return "Cancel batch " + o.Batch
 	case o.Op == protocol.OpPurge:
 		return fmt.Sprintf("Delete all %s jobs of queue %s", o.State, o.Queue)
 	case o.Group != "":
@@ -109,6 +113,8 @@ type confirmData struct {
 	Found *group // of the operation; nil: it has none, or none of the jobs that were read is in it
 	Read  int64  // jobs that were read to find it
 	Error string // why they couldn't be read
+
+	Of *protocol.Batch // of cancel_batch
 }
 
 // Removes reports whether the operation can't be undone: then the queue's name must be typed.
@@ -127,6 +133,13 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 	o := readOperation(r.URL.Query())
 	f := p.frame(r, "confirm", "Confirm", nil)
 	d := &confirmData{operation: &o, Stat: f.Snap.queue(o.Queue)}
+	f.Data = d
+	if o.Op == protocol.OpCancelBatch {
+		if d.Of = p.readBatch(w, r, o.Batch); d.Of != nil {
+			p.show(w, http.StatusOK, f)
+		}
+		return
+	}
 	if !o.removes() && !(o.Op == protocol.OpRetry && o.bulk()) || o.Queue == "" {
 		p.fail(w, r, http.StatusBadRequest, "This operation needs no confirmation.")
 		return
@@ -143,7 +156,6 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	f.Data = d
 	p.show(w, http.StatusOK, f)
 }
 
@@ -180,6 +192,10 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, http.StatusBadRequest, fmt.Sprintf("Nothing was deleted: type the queue's name, %s, to confirm.", o.Queue))
 		return
 	}
+	if o.Op == protocol.OpCancelBatch && r.PostForm.Get("confirm") != o.Batch {
+		webpath.Redirect(w, r, address("/confirm", "op", o.Op, "batch", o.Batch))
+		return
+	}
 	if o.bulk() || o.Op == protocol.OpPurge {
 		p.startTask(w, r, &o)
 		return
@@ -211,14 +227,14 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 	switch o.Op {
 	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpCancel:
 		if len(o.IDs) == 0 {
-			return nil, protocol.Errorf(protocol.CodeBadRequest, "no job is selected")
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "no job is selected: choose at least one")
 		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue, IDs: o.IDs}, nil
 	case protocol.OpChange:
 		return o.changeRequest()
 	case protocol.OpPause, protocol.OpResume:
 		if o.Queue == "" {
-			return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected: choose at least one")
 		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
 	case protocol.OpLimit:
@@ -228,6 +244,8 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 			return nil, protocol.Errorf(protocol.CodeBadRequest, "the page has no operation %q of a schedule", o.Do)
 		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue, Schedule: &protocol.Schedule{Name: o.Schedule}, Do: o.Do}, nil
+	case protocol.OpCancelBatch:
+		return &protocol.Request{Op: o.Op, Queue: o.Queue, Batch: o.Batch}, nil
 	case protocol.OpReload:
 		return &protocol.Request{Op: o.Op}, nil
 	case protocol.OpEnqueue:
@@ -243,7 +261,7 @@ func (o *operation) changeRequest() (*protocol.Request, error) {
 		return nil, err
 	}
 	if len(o.IDs) == 0 || !req.Priority.Set && !req.DelayMS.Set {
-		return nil, protocol.Errorf(protocol.CodeBadRequest, "no job, or neither a priority nor a time, is chosen")
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "nothing to change: choose a job, and a priority or a time")
 	}
 	return req, nil
 }
@@ -252,7 +270,7 @@ func (o *operation) changeRequest() (*protocol.Request, error) {
 // not each queue can have them.
 func (o *operation) limitRequest() (*protocol.Request, error) {
 	if o.Queue == "" {
-		return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected")
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "no queue is selected: choose at least one")
 	}
 	req := &protocol.Request{Op: o.Op, Queue: o.Queue, MaxClaimed: protocol.Some[int64](0), Burst: protocol.Some[int64](0), Rate: cmp.Or(o.Rate, "0")}
 	if err := cmp.Or(readNumber(o.MaxClaimed, &req.MaxClaimed), readNumber(o.Burst, &req.Burst)); err != nil {
@@ -283,7 +301,7 @@ func readNumber(text string, to *protocol.Opt[int64]) error {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return protocol.Errorf(protocol.CodeBadRequest, "%q is not a whole number", text)
+		return protocol.Errorf(protocol.CodeBadRequest, "%q is not a whole number, such as 10", text)
 	}
 	*to = protocol.Some(n)
 	return nil
@@ -292,7 +310,7 @@ func readNumber(text string, to *protocol.Opt[int64]) error {
 // copyOf returns the request to enqueue a copy of a job. It has no key, because a second job with a key is a duplicate.
 func (p *Page) copyOf(r *http.Request, o *operation) (*protocol.Request, error) {
 	if len(o.IDs) != 1 {
-		return nil, protocol.Errorf(protocol.CodeBadRequest, "a copy is of one job")
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "choose one job to copy")
 	}
 	v, err := p.readJob(r, o.Queue, o.IDs[0])
 	switch {
@@ -350,10 +368,11 @@ func doneText(q url.Values) string {
 		return scheduleDone[do]
 	}
 	op := protocol.Op(q.Get("done"))
-	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel, protocol.OpLimit}, op); i >= 0 {
+	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange, protocol.OpCancel, protocol.OpLimit, protocol.OpCancelBatch}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
 			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + ".",
-			"Changed: " + plural(n, "job") + ".", "Cancelled: " + plural(n, "job") + ".", "Limits changed. They count within a second on every host."}[i] + queuesText(op, n)
+			"Changed: " + plural(n, "job") + ".", "Cancelled: " + plural(n, "job") + ".", "Limits changed. They count within a second on every host.",
+			"The batch is cancelled. Jobs that this cancelled: " + count(n) + "."}[i] + queuesText(op, n)
 	}
 	return ""
 }

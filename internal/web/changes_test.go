@@ -114,7 +114,12 @@ func TestChanges(t *testing.T) {
 	s.contains("the page", s.get("/job?queue=q&id="+jobs[0].ID, http.StatusOK).text("main"), "cancelled by an operator")
 	s.contains("the page", s.post(http.StatusOK, "/do", "op", "retry", "queue", "q", "id", jobs[0].ID).text("main"), "Ready again: 1 job.")
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "retry", "queue", "q").text("main"), "no job is selected")
-	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "claim", "queue", "q").text("main"), "no operation")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "claim", "queue", "q").text("main"), "the page has no operation")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "pause").text("main"), "no queue is selected: choose at least one")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "limit").text("main"), "no queue is selected: choose at least one")
+	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "enqueue", "queue", "q").text("main"), "choose one job to copy")
+	s.contains("the answer", s.get("/job?queue=q", http.StatusBadRequest).text("main"), "the page's address needs a queue and an id, such as /job?queue=mail&id=17")
+	s.contains("the answer", s.get("/queue?name=q&by=header&for=lang", http.StatusOK).text("main"), "search for a header as name=value, such as lang=en")
 	s.contains("the answer", s.post(http.StatusUnprocessableEntity, "/do", "op", "reload").text("main"), "no config")
 	if st := s.stat("q"); st.Ready != 1 || st.Dead != 1 {
 		t.Errorf("the queue is %+v", st)

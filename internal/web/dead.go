@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -142,9 +143,9 @@ var variable = []struct {
 // reasonBytes is how much of a message counts.
 const reasonBytes = 240
 
-// normalize returns the first line of a message without ids, numbers and quoted text.
+// normalize returns the first line of a message's summary without ids, numbers and quoted text.
 func normalize(message string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	line, _, _ := strings.Cut(strings.TrimSpace(wiretext.Summary(message)), "\n")
 	if len(line) > 4*reasonBytes {
 		line = line[:4*reasonBytes]
 	}

@@ -48,7 +48,7 @@ func (p *Page) searchState(r *http.Request, d *queueData, after string) error {
 	case "header":
 		name, value, ok := strings.Cut(d.Find.For, "=")
 		if !ok || name == "" {
-			return protocol.Errorf(protocol.CodeBadRequest, "a header is written as name=value")
+			return protocol.Errorf(protocol.CodeBadRequest, "search for a header as name=value, such as lang=en")
 		}
 		req.Headers = map[string]string{name: value}
 	default:

@@ -81,7 +81,7 @@ func TestChangeJob(t *testing.T) {
 	d = s.post(http.StatusOK, "/do", append(form, "priority", "0", "delay", "0")...)
 	s.contains("the job", d.text("main"), "ready", "Priority0")
 	s.contains("no number", s.post(http.StatusBadRequest, "/do", append(form, "priority", "much")...).text("main"), "not a whole number")
-	s.contains("nothing", s.post(http.StatusBadRequest, "/do", form...).text("main"), "neither")
+	s.contains("nothing", s.post(http.StatusBadRequest, "/do", form...).text("main"), "nothing to change: choose a job, and a priority or a time")
 	s.access.Store(false)
 	s.post(http.StatusForbidden, "/do", append(form, "priority", "7")...)
 }

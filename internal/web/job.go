@@ -23,6 +23,7 @@ const shownBytes = 64 << 10
 type jobData struct {
 	protocol.JobView
 	Payload, Result *content // nil: there is none
+	ProgressData    *content // nil: there is none
 	Headers         []header
 	Events          []event
 	Session         string // the session that has the job, if known
@@ -76,7 +77,7 @@ func (p *Page) job(w http.ResponseWriter, r *http.Request) {
 // readJob reads one job.
 func (p *Page) readJob(r *http.Request, queue, id string) (*protocol.JobView, error) {
 	if queue == "" || id == "" {
-		return nil, protocol.Errorf(protocol.CodeBadRequest, "its address needs a queue and an id")
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "the page's address needs a queue and an id, such as /job?queue=mail&id=17")
 	}
 	rep, err := p.do(r, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: []string{id}})
 	if err != nil {
@@ -94,6 +95,9 @@ func (j *jobData) fill(v *protocol.JobView, f *frame) {
 		j.Payload = newContent(v.Payload, j.As)
 		if v.Result != nil {
 			j.Result = newContent(v.Result, j.As)
+		}
+		if v.Progress != nil && len(v.Progress.Data) > 0 {
+			j.ProgressData = newContent(v.Progress.Data, "")
 		}
 		for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 			j.Headers = append(j.Headers, header{name, v.Headers[name]})

@@ -137,6 +137,7 @@ var templateFuncs = template.FuncMap{
 	"age":      wiretext.Age,
 	"obstacle": func(o protocol.Obstacle) string { return wiretext.Obstacle(&o) },
 	"stamp":    stamp,
+	"progress": wiretext.Progress,
 	"count":    count,
 	"about":    about,
 	"asks":     func(q protocol.QueueStat) bool { return q.Dead > maxUnasked },
@@ -152,14 +153,27 @@ var templateFuncs = template.FuncMap{
 	"len64":    func(n int) int64 { return int64(n) },
 	"add":      func(a, b int) int { return a + b },
 	"visible":  visible,
+	"broken":   broken,
 	"lastError": func(v protocol.JobView) string {
 		if len(v.Errors) == 0 {
 			return ""
 		}
-		return shorten(v.Errors[len(v.Errors)-1].Message)
+		return shorten(wiretext.Summary(v.Errors[len(v.Errors)-1].Message))
 	},
 	"snippet":  snippet,
 	"nextJobs": nextJobs,
+}
+
+// broken returns a name that a narrow column can break after its separators. A browser itself breaks only after a hyphen.
+func broken(name string) template.HTML {
+	var b strings.Builder
+	for _, c := range name {
+		b.WriteString(template.HTMLEscapeString(string(c)))
+		if strings.ContainsRune("./:_", c) {
+			b.WriteString("<wbr>")
+		}
+	}
+	return template.HTML(b.String()) //nolint:gosec // each character is escaped
 }
 
 // states are the states of a job, in the order of the pages.

@@ -80,7 +80,7 @@ func TestChangeSchedule(t *testing.T) {
 	}
 	s.contains("the page", press("Pause tick", http.StatusOK).text("main"), "Paused. The schedule stores no jobs.", "tick paused")
 	s.contains("the page", press("Resume tick", http.StatusOK).text("main"), "Resumed.")
-	s.contains("the page", press("Run tick now", http.StatusOK).text("main"), "This is the new job.", "tock")
+	s.contains("the page", press("Run now: tick", http.StatusOK).text("main"), "This is the new job.", "tock")
 	if n := s.stat("q").Ready; n != 1 {
 		t.Errorf("%d jobs are ready", n)
 	}

@@ -103,6 +103,8 @@ func (p *Page) routes() http.Handler {
 	mux.HandleFunc("GET /dead", p.dead)
 	mux.HandleFunc("GET /workers", p.workers)
 	mux.HandleFunc("GET /schedules", p.schedules)
+	mux.HandleFunc("GET /batches", p.batchList)
+	mux.HandleFunc("GET /batch", p.batch)
 	mux.HandleFunc("GET /sidecars", p.sidecars)
 	mux.HandleFunc("GET /config", p.config)
 	mux.HandleFunc("GET /check", p.check)

@@ -10,7 +10,7 @@ import (
 )
 
 // roots are the first parts of the paths that the admin listener serves itself.
-var roots = []string{"api", "assets", "check", "config", "confirm", "dead", "debug", "do", "events", "healthz", "job", "login", "logout", "metrics",
+var roots = []string{"api", "assets", "batch", "batches", "check", "config", "confirm", "dead", "debug", "do", "events", "healthz", "job", "login", "logout", "metrics",
 	"queue", "readyz", "schedules", "search", "sidecars", "startupz", "stop", "task", "tasks", "workers"}
 
 // IsServed reports whether the first part of a path is one that the admin listener serves. Such a prefix would be ambiguous.

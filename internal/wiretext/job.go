@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,39 @@ func LastFailure(v protocol.JobView) (last protocol.Failure) {
 		last = v.Errors[n-1]
 	}
 	return last
+}
+
+// carets is the line below the source in an uncaught error of Node.js.
+var carets = regexp.MustCompile(`^\s*\^+$`)
+
+// Summary returns an error without what comes before it in a trace of Python or Node.js, which begins with places in the code.
+// `qsidecar work` has written the exit status before the trace.
+func Summary(message string) string {
+	first, rest, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	status, _, ok := strings.Cut(first, ": ")
+	if !ok || !strings.HasPrefix(status, "exit status ") {
+		status = ""
+	} else {
+		status += ": "
+	}
+	lines := strings.Split(rest, "\n")
+	found := -1
+	if strings.HasSuffix(first, "Traceback (most recent call last):") { // the frames are indented
+		for i, line := range lines[:len(lines)-1] {
+			if strings.HasPrefix(line, "  ") && !strings.HasPrefix(lines[i+1], " ") {
+				found = i + 1
+			}
+		}
+	} else if i := slices.IndexFunc(lines, carets.MatchString); i >= 0 && i+1 < len(lines) {
+		found = i + 1
+		for found+1 < len(lines) && strings.TrimSpace(lines[found]) == "" {
+			found++
+		}
+	}
+	if found < 0 || strings.TrimSpace(lines[found]) == "" {
+		return message
+	}
+	return status + strings.TrimSpace(lines[found])
 }
 
 // Attempt returns how many attempts were counted, and their limit if there is one.
@@ -61,6 +95,26 @@ func Waits(v protocol.JobView) string {
 	return string(v.WaitsFor)
 }
 
+// Progress returns how far a job is, without its data; empty: nothing is known.
+func Progress(p *protocol.Progress) string {
+	if p == nil {
+		return ""
+	}
+	done, hasDone := p.Done.Get()
+	total, hasTotal := p.Total.Get()
+	switch {
+	case hasDone && total > 0:
+		return fmt.Sprintf("%d/%d (%d %%)", done, total, int(100*float64(done)/float64(total)))
+	case hasDone && hasTotal:
+		return fmt.Sprintf("%d/%d", done, total)
+	case hasDone:
+		return strconv.FormatInt(done, 10)
+	case hasTotal:
+		return fmt.Sprintf("?/%d", total)
+	}
+	return ""
+}
+
 // Job returns all of a job as lines of names and values.
 func Job(v protocol.JobView) string {
 	var b strings.Builder
@@ -79,9 +133,14 @@ func Job(v protocol.JobView) string {
 	line("worker", textfmt.OneLine(v.Worker, protocol.MaxWorkerName))
 	line("enqueued", Time(v.EnqueuedAt))
 	line("due", Time(v.RunAt.Or(0)))
+	line("start before", Time(v.StartBefore.Or(0)))
 	line("claimed", Time(v.ClaimedAt.Or(0)))
 	line("finished", Time(v.FinishedAt.Or(0)))
 	line("waits", Waits(v))
+	if p := v.Progress; p != nil {
+		line("progress", strings.TrimSpace(Progress(p)+" at "+Time(p.At)))
+		line("", block(string(p.Data)))
+	}
 	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
 	}

@@ -21,7 +21,7 @@ func DatabaseState(d *protocol.DatabaseStatus) string {
 	case d.Draining:
 		return "draining: not in the config any more"
 	case d.ObstacleCount > 0:
-		return fmt.Sprintf("ok, but %d obstacles", d.ObstacleCount)
+		return "ok, but " + textfmt.Plural(d.ObstacleCount, "obstacle")
 	}
 	return "ok"
 }

@@ -17,6 +17,7 @@ func (w *Worker) environment(job protocol.Job) []string {
 	for _, v := range JobVariables(job) {
 		env = append(env, "QSIDECAR_"+v[0]+"="+v[1])
 	}
+	env = append(env, "QSIDECAR_LEASE="+job.Lease) // for `qsidecar progress`
 	for name, value := range job.Headers {
 		env = append(env, "QSIDECAR_HEADER_"+variableName(name)+"="+value)
 	}
@@ -37,7 +38,7 @@ func (w *Worker) commonEnvironment() []string {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch {
-		case name == "QSIDECAR_LEASE", name == "QSIDECAR_PAYLOAD", name == "QSIDECAR_PAYLOAD_B64",
+		case name == "QSIDECAR_LEASE", strings.HasPrefix(name, "QSIDECAR_PROGRESS_"), name == "QSIDECAR_PAYLOAD", name == "QSIDECAR_PAYLOAD_B64",
 			name == "QSIDECAR_PAYLOAD_FILE", name == "QSIDECAR_DATABASE",
 			name == "TRACEPARENT", name == "TRACESTATE", strings.HasPrefix(name, "QSIDECAR_HEADER_"):
 		case serviceManagers[name]: // for this process only
@@ -65,6 +66,16 @@ func JobVariables(j protocol.Job) [][2]string {
 		}
 		headers = strings.TrimSpace(buf.String())
 	}
+	var done, total, data string
+	if p := j.Progress; p != nil {
+		if n, ok := p.Done.Get(); ok {
+			done = strconv.FormatInt(n, 10)
+		}
+		if n, ok := p.Total.Get(); ok {
+			total = strconv.FormatInt(n, 10)
+		}
+		data = strings.ReplaceAll(string(p.Data), "\x00", "")
+	}
 	return [][2]string{
 		{"JOB", j.ID},
 		{"QUEUE", j.Queue},
@@ -75,6 +86,9 @@ func JobVariables(j protocol.Job) [][2]string {
 		{"KEY", j.Key},
 		{"HEADERS", headers},
 		{"LAST_ERROR", strings.ReplaceAll(j.LastError, "\x00", "")},
+		{"PROGRESS_DONE", done},
+		{"PROGRESS_TOTAL", total},
+		{"PROGRESS_DATA", data},
 	}
 }
 

@@ -71,7 +71,7 @@ func TestLineAnswers(t *testing.T) {
 		`{ }`:                       "its answer is wrong: op is missing",
 		`debugging`:                 `its answer is not a JSON object such as {"op":"ack","id":"1"}`,
 		``:                          `its answer is not a JSON object such as {"op":"ack","id":"1"}`,
-		`{"op":"ack","color":1}`:    `its answer is wrong: there is no field "color" here; names are lower case and exact`,
+		`{"op":"ack","color":1}`:    `its answer is wrong: there is no field "color" here: ack takes lease, leases, result, enqueue, claim`,
 		`{"op":"ack","lease":"1."}`: "its answer is wrong: lease is given twice",
 		`{"op":"ack","dead":true}`:  `its answer is wrong: ack takes no field "dead"`,
 		`{"op":"purge"}`:            `its answer is wrong: purge takes no field "lease"`,

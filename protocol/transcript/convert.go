@@ -17,7 +17,7 @@ import (
 
 // bytesFields are the fields that contain bytes: msgpack bin, or in JSON a string or the field
 // X_b64.
-var bytesFields = map[string]bool{"payload": true, "result": true}
+var bytesFields = map[string]bool{"payload": true, "result": true, "data": true}
 
 // textMaps are the fields whose keys are not field names.
 var textMaps = map[string]bool{"headers": true}

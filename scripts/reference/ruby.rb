@@ -5,7 +5,7 @@
 
 require "rdoc"
 
-MODULES = %w[Qsidecar Qsidecar::Client Qsidecar::Job Qsidecar::Enqueued Qsidecar::Worker Qsidecar::SQL Qsidecar::Testing
+MODULES = %w[Qsidecar Qsidecar::Client Qsidecar::Job Qsidecar::Enqueued Qsidecar::Batch Qsidecar::Worker Qsidecar::SQL Qsidecar::Testing
              Qsidecar::ActiveJobWorker ActiveJob::QueueAdapters::QsidecarAdapter].freeze
 
 # Methods that are public for other files of the library only.

@@ -139,12 +139,15 @@ func (r *report) end(id testID, e event) {
 // loggedAt is a line of a test's output that begins with a file and a line number: an error or a log line.
 var loggedAt = regexp.MustCompile(`(?m)^ {4,}\w+\.go:\d+: .*`)
 
+// ended is a line that gives the reason why the whole program of a package ended, or where its tests race.
+var ended = regexp.MustCompile(`(?m)^(?:panic|fatal error|signal|race|WARNING): .*`)
+
 // addReason records what a failed test logged first: its errors are among that, and the logs of servers come later. The
 // end of the report repeats it, because CI shows only a part of a long report.
 func (r *report) addReason(id testID, output string) {
 	const lines, width = 12, 400
 	r.reasons = append(r.reasons, "FAIL "+id.String())
-	for _, line := range loggedAt.FindAllString(output, lines) {
+	for _, line := range slices.Concat(ended.FindAllString(output, lines), loggedAt.FindAllString(output, lines)) {
 		r.reasons = append(r.reasons, line[:min(len(line), width)])
 	}
 }

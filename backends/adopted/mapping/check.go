@@ -130,6 +130,9 @@ func (c *checker) states() {
 	if _, ready := c.States[backends.StateReady]; stated && !ready {
 		c.Add("states.ready", "it is missing: name the value of the column %s that marks a job as ready", state.Name)
 	}
+	if !stated && len(c.Columns[State]) > 0 {
+		return // the table has no such column, which is reported already
+	}
 	if !stated && len(c.States) > 0 {
 		c.Add("states", "columns.state is missing: name the column that holds these values")
 	}

@@ -59,7 +59,7 @@ func SimilarOr(info backends.TableInfo, hint string) string {
 }
 
 // MissingTable is the hint for a missing table without similar ones.
-const MissingTable = "check its spelling, and that this login has the SELECT privilege on it"
+const MissingTable = "check its spelling, and on a server that this login has the SELECT privilege on it"
 
 // find finds a column by its name, or adds a problem that lists the columns.
 func (c *checker) find(key, name string) (backends.Column, bool) {

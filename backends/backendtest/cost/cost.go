@@ -2,6 +2,7 @@
 package cost
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +27,13 @@ const host backends.Identity = 1
 func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]Cost) {
 	if p, err := b.Heartbeat(t.Context(), backends.Heartbeat{Sidecar: host, Kind: backends.HeartbeatJoin, Name: "cost", Timeout: time.Hour}); err != nil || !p.Alive {
 		t.Fatalf("join: %+v, %v", p, err)
+	}
+	if batches, ok := b.(backends.Batcher); ok { // its jobs cost others nothing
+		if _, _, err := batches.OpenBatch(t.Context(), backends.NewBatch{On: backends.OnFinish, Callback: backends.NewJob{Queue: "q"}, Expire: time.Hour}); err != nil {
+			if _, unsupported := errors.AsType[*backends.UnsupportedError](err); !unsupported {
+				t.Fatal(err)
+			}
+		}
 	}
 	m := &meter{T: t, b: b, sent: sent, got: map[string][]Cost{}}
 	m.commit("", enqueue(303*repeats)) // each repeat claims so many more than it enqueues without a key
@@ -55,6 +63,23 @@ func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]C
 		if got != want[name] {
 			t.Errorf("%s: want %d round trips and %d statements; all are %v", name, want[name][0], want[name][1], all)
 		}
+	}
+}
+
+// Expiring compares the median cost of an enqueue of 100 jobs that expire with want. Jobs that don't expire cost what Check counts.
+func Expiring(t *testing.T, b backends.Backend, sent func() Cost, want Cost) {
+	m := &meter{T: t, b: b, sent: sent, got: map[string][]Cost{}}
+	for range repeats {
+		batch := enqueue(100)
+		for i := range batch.Writes[0].(backends.Enqueue).Jobs {
+			batch.Writes[0].(backends.Enqueue).Jobs[i].Expiry.StartWithin = time.Hour
+		}
+		m.commit("enqueue", batch)
+	}
+	all := m.got["enqueue"]
+	slices.SortFunc(all, func(a, b Cost) int { return slices.Compare(a[:], b[:]) })
+	if got := all[len(all)/2]; got != want {
+		t.Errorf("an enqueue of 100 jobs that expire takes %d round trips and %d statements, want %d and %d; all are %v", got[0], got[1], want[0], want[1], all)
 	}
 }
 

@@ -155,6 +155,13 @@ func IsOutage(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 }
 
+// isOfTable reports whether the reason of an error can be a table that is out of order: it is missing, a right on it is, or it refuses
+// a row.
+func isOfTable(ctx context.Context, err error) bool {
+	return err != nil && !IsOutage(ctx, err) && !errors.Is(err, ErrNotAll) && !errors.Is(err, backends.ErrEvicted) && !isLockedError(err) &&
+		(backends.IsRefused(err) || !Known(err))
+}
+
 // ofRow reports whether the reason of an error is probably the content of one row.
 func ofRow(err error) bool {
 	var l *backends.LockedError

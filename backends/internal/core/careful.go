@@ -125,6 +125,7 @@ func (p *ClaimParts) Add(got backends.ClaimResult) {
 	p.Res.Failed.AddAll(got.Failed)
 	p.Res.Groups = append(p.Res.Groups, got.Groups...)
 	p.Res.Jobs, p.Res.More = append(p.Res.Jobs, got.Jobs...), got.More
+	p.Res.Unknown = p.Res.Unknown || got.Unknown
 	p.addGates(got)
 	for i := range got.Jobs {
 		p.Left -= int64(len(got.Jobs[i].Payload))
@@ -146,6 +147,7 @@ func (p *ClaimParts) addGates(got backends.ClaimResult) {
 func (p *ClaimParts) Unless(err error) error {
 	if err != nil && len(p.Res.Jobs) > 0 {
 		p.Res.More = true
+		p.Res.Unknown = p.Res.Unknown || errors.Is(err, backends.ErrUnknownOutcome)
 		return nil
 	}
 	return err

@@ -27,6 +27,7 @@ type claim struct {
 	complete bool // a lean statement isn't enough
 	careful  *Careful
 	large    []TooLarge
+	expired  int                 // expired jobs that it has ended
 	groups   []Group             // of the claimed jobs
 	learned  map[string]*learned // by queue, for the queues with a cursor
 }
@@ -84,6 +85,15 @@ type TooLarge struct {
 	Message  string
 }
 
+// An Expirer returns expired rows to LeftOver with one of these sizes. They are larger than each Run.MaxPayload.
+const (
+	SizeExpired = math.MaxInt64     // the job becomes dead
+	SizeRemoved = math.MaxInt64 - 1 // the job is deleted
+)
+
+// MostExpired is how many expired jobs one claim meets until it ends. Maintenance ends the others.
+const MostExpired = 100
+
 // startClaims queues the first statement of each claim. For queues with limits it first sends the queued statements, and passes their gates.
 func (c *Commit) startClaims(ctx context.Context, tx Tx) (err error) {
 	if len(c.batch.Claims) == 0 {
@@ -104,7 +114,12 @@ func (c *Commit) begin(ctx context.Context, tx Tx, claims []backends.Claim) Clai
 	}
 	b := c.batch
 	b.Claims = claims
-	return c.s.startRuns(ctx, tx.(claimTx), b, queuesOf(c.given.Claims), c.careful)
+	c.s.Cursors.Lower(forCursors(c.nextBacks))
+	own := map[string]bool{}
+	for _, b := range c.nextBacks {
+		own[b.queue] = true
+	}
+	return c.s.startRuns(ctx, tx.(claimTx), b, queuesOf(c.given.Claims), own, c.careful)
 }
 
 // claimTx is a transaction that claims in runs.
@@ -121,11 +136,13 @@ type runs struct {
 	queues map[string]int // the queues of all claims, and their indexes in ClaimState.Returns
 	state  ClaimState
 	missed []string // queues with limits that the claims took for queues without
+	own    map[string]bool
 }
 
-// startRuns queues the first run of each claim. names are those of TxOptions.Queues.
-func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, names []string, careful *Careful) *runs {
-	x := &runs{s: s, tx: tx, queues: map[string]int{}}
+// startRuns queues the first run of each claim. names are those of TxOptions.Queues. own are the queues in which the transaction has
+// returned jobs to their old positions.
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, names []string, own map[string]bool, careful *Careful) *runs {
+	x := &runs{s: s, tx: tx, queues: map[string]int{}, own: own}
 	for i, q := range names {
 		x.queues[q] = i
 	}
@@ -141,7 +158,7 @@ func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitCont
 	}
 	tx.Prove(ctx, queues)
 	for _, c := range b.Claims {
-		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), min(cmp.Or(max(c.MaxPayload, 0), math.MaxInt64), SizeRemoved-1)
 		c.Queues = distinct(c.Queues)
 		cl := &claim{Claim: c, s: s, sidecar: b.Sidecar, left: c.MaxBytes, learned: map[string]*learned{}, careful: careful}
 		x.claims = append(x.claims, cl)
@@ -169,7 +186,7 @@ func (r *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err erro
 		r.readGates()
 		more := false
 		for _, c := range r.claims {
-			more = c.goOn(r.tx, r.queues, r.state) || more
+			more = c.goOn(r) || more
 		}
 		if !more {
 			break
@@ -222,7 +239,8 @@ func (r *runs) Committed() {
 }
 
 // goOn queues another statement if the claim can get more jobs. It returns false if the claim is done.
-func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
+func (c *claim) goOn(r *runs) bool {
+	tx, state := r.tx, r.state
 	switch {
 	case c.done:
 		return false
@@ -233,7 +251,10 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 		return true
 	case len(c.large) > 0: // the slots are still free for other jobs
 		c.bury(tx)
-		if c.done = c.careful != nil && c.careful.Few; !c.done {
+		if c.done = c.careful != nil && c.careful.Few; c.expired >= MostExpired {
+			c.done, c.res.More = true, true
+		}
+		if !c.done {
 			c.ask(tx)
 		}
 		return true
@@ -249,7 +270,7 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 			l.All = !l.Left // the run returned fewer jobs than requested, so there are no more
 		}
 	}
-	if c.returned(queues, state) {
+	if c.returned(r) {
 		c.ask(tx)
 		return true
 	}
@@ -262,12 +283,16 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 
 // returned reports whether jobs of the run's queues returned to positions behind the cursors. The statement may
 // have been too early to see them. The next statement then scans the whole queues.
-func (c *claim) returned(queues map[string]int, state ClaimState) bool {
+func (c *claim) returned(r *runs) bool {
 	if c.again || c.careful != nil {
 		return false
 	}
 	for _, p := range c.run.Queues {
-		if c.s.Cursors.Returned(p.Queue, state.Returns[queues[p.Queue]]) {
+		returns := r.state.Returns[r.queues[p.Queue]]
+		if r.own[p.Queue] { // the statement saw these
+			returns--
+		}
+		if c.s.Cursors.Returned(p.Queue, returns) {
 			c.s.Cursors.Forget(p.Queue)
 			c.again = true
 		}
@@ -375,17 +400,32 @@ func (r *Run) LeftOver(queue int, id, size int64) {
 	case r.lists:
 		c.careful.Tried = append(c.careful.Tried, id)
 	case size > r.MaxPayload:
-		c.large = append(c.large, TooLarge{id, size, r.Queues[queue], backends.TooLarge(size, r.MaxPayload)})
+		c.large = append(c.large, TooLarge{ID: id, Size: size, Policy: r.Queues[queue], Message: backends.TooLarge(size, r.MaxPayload)})
 	default:
 		c.res.More = true
 	}
 }
 
-// bury queues the statement that makes the too large jobs dead.
+// bury queues the statements that make the too large jobs dead, and end the expired ones.
 func (c *claim) bury(tx claimTx) {
+	var large []TooLarge
+	var expired []Expired
 	for _, l := range c.large {
-		c.res.Failed.Add(l.Policy.Queue, backends.CauseTooLarge, true)
+		if l.Size < SizeRemoved {
+			large = append(large, l)
+			c.res.Failed.Add(l.Policy.Queue, backends.CauseTooLarge, true)
+			continue
+		}
+		e := Expired{ID: l.ID, Queue: l.Policy.Queue, Remove: l.Size == SizeRemoved, RetainDead: l.Policy.RetainDead}
+		expired = append(expired, e)
+		c.res.Failed.Add(e.Queue, backends.CauseExpired, !e.Remove)
 	}
-	tx.Bury(c.large)
+	if len(large) > 0 {
+		tx.Bury(large)
+	}
+	if len(expired) > 0 {
+		tx.(Expirer).Expire(expired)
+	}
+	c.expired += len(expired)
 	c.large = nil
 }

@@ -17,6 +17,31 @@ import (
 
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
+	for {
+		inner, leave := s.tables.Enter(ctx, backends.AllOwnTables)
+		open, out, err := s.leaveLockedOut(b, hooks)
+		if err != nil {
+			leave()
+			return backends.Results{}, err
+		}
+		res, err := s.commitOpen(inner, open, hooks)
+		why := s.endedByLock(ctx, inner, err)
+		leave()
+		switch {
+		case why != nil: // once more without what needs the table
+		case err != nil:
+			if isLockedError(err) && !hooks.Writes && !hooks.Claims { // rows of adopted tables often are
+				s.tables.Suspect()
+			}
+			return backends.Results{}, err
+		default:
+			return out.fill(res), nil
+		}
+	}
+}
+
+// commitOpen commits what needs no locked table, as far as it is known.
+func (s *Store) commitOpen(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	open, closed, apart := s.openQueues(b)
 	alone := len(b.Writes) == 0 && len(b.Claims) == 1 && hooks.Before == nil && hooks.After == nil
 	if alone && len(apart) > 0 {

@@ -1,6 +1,8 @@
 package core_test
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -122,6 +124,30 @@ func TestLostHeartbeatResetsTheCursors(t *testing.T) {
 		jobs := c.claim(1)
 		if found := len(jobs) == 1 && jobs[0].ID == restored; found == alive {
 			t.Errorf("alive %v: the claim found the job: %v", alive, found)
+		}
+	}
+}
+
+// TestPartOfAClaimWithAnUnknownOutcome shows that a claim that has jobs reports that the outcome of a later part is unknown.
+func TestPartOfAClaimWithAnUnknownOutcome(t *testing.T) {
+	claimed := backends.ClaimResult{Jobs: []backends.Job{{ID: "1"}}}
+	for _, c := range []struct {
+		parts   []backends.ClaimResult
+		err     error
+		unknown bool
+		fails   bool
+	}{
+		{nil, backends.ErrUnknownOutcome, false, true},
+		{[]backends.ClaimResult{claimed}, errors.New("refused"), false, false},
+		{[]backends.ClaimResult{claimed}, fmt.Errorf("part: %w", backends.ErrUnknownOutcome), true, false},
+		{[]backends.ClaimResult{{Unknown: true}, claimed}, nil, true, false},
+	} {
+		p := core.ClaimParts{Claim: backends.Claim{Slots: make([]backends.Slot, 3)}}
+		for _, part := range c.parts {
+			p.Add(part)
+		}
+		if err := p.Unless(c.err); (err != nil) != c.fails || p.Res.Unknown != c.unknown {
+			t.Errorf("after %d parts and the error %v: %v, unknown: %v", len(c.parts), c.err, err, p.Res.Unknown)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -27,8 +28,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	var backs []giveBack
 	var states []JobState
 	var ended []backends.Token
-	err = s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
-		backs, states, ended, count = nil, nil, nil, 0
+	var after afterClaims
+	err = s.command(ctx, neededByCommand(c.Kind), func(ctx context.Context, tx Tx) (err error) {
+		backs, states, ended, after, count, freed = nil, nil, nil, afterClaims{}, 0, false
 		if c.Kind == backends.Cancel || c.Unchanged != nil && len(c.IDs) > 0 {
 			if states, err = tx.States(ctx, c.Queue, idsOf(c.IDs)); err != nil {
 				return err
@@ -36,7 +38,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}
 		switch c.Kind {
 		case backends.Cancel:
-			count, ended, err = s.cancel(ctx, tx, &c, states)
+			count, ended, after, err = s.cancel(ctx, tx, &c, states)
+			freed = slices.ContainsFunc(slices.Collect(maps.Values(after.stored)), func(p storedPending) bool { return p.ready })
 			return err
 		case backends.Retry:
 			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0, true)
@@ -49,7 +52,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			count, err = tx.Delete(ctx, c.Queue, idsOf(c.IDs))
 			return err
 		case backends.Reclaim:
-			count, backs, err = reclaim(ctx, tx, c)
+			count, backs, after, err = s.reclaim(ctx, tx, c)
 			freed = count > 0
 			return err
 		case backends.Pause, backends.Resume:
@@ -74,7 +77,10 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if c.Ended != nil && len(ended) > 0 {
 		c.Ended(ended)
 	}
-	admitted := s.Admit(ctx, changedGroups(&c, states))
+	if c.Pending != nil && len(after.stored) > 0 {
+		c.Pending(after.jobs())
+	}
+	admitted := s.Admit(ctx, distinctGroups(append(changedGroups(&c, states), after.groups...)))
 	if freed {
 		s.driver.MadeReady([]string{c.Queue})
 	}
@@ -108,26 +114,43 @@ func (s *Store) commandApart(ctx context.Context, c backends.Command) (count int
 	return count, freed, first
 }
 
-// command runs f in a transaction. If a key of a job is locked, it tries again for a while.
-func (s *Store) command(ctx context.Context, f func(ctx context.Context, tx Tx) error) error {
-	return patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
+// command runs f, which needs tables, in a transaction. If a key of a job is locked, it tries again for a while.
+func (s *Store) command(ctx context.Context, need backends.OwnTables, f func(ctx context.Context, tx Tx) error) error {
+	return s.within(ctx, need, func(ctx context.Context) error {
+		return patiently(ctx, lockPatience, func() error {
+			return s.Write(ctx, TxOptions{Brief: s.tables.Some(), NoNotes: !s.storesNotes()}, f)
+		})
+	})
+}
+
+// neededByCommand returns the tables that a command certainly needs.
+func neededByCommand(kind backends.CommandKind) backends.OwnTables {
+	switch kind {
+	case backends.Pause, backends.Resume, backends.Limit:
+		return backends.OwnQueues
+	}
+	return backends.OwnJobs
 }
 
 // reclaim ends claims, whichever sidecar owns them.
-func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs []giveBack, err error) {
+func (s *Store) reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs []giveBack, after afterClaims, err error) {
 	rows, err := tx.LockClaimed(ctx, c.Queue, idsOf(c.IDs))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, after, err
 	}
 	for _, r := range rows {
 		r.end(r.AfterRelease(backends.Release{Uncounted: true}, 0))
 	}
 	_, backs = queueChanges(tx, rows, nil, func(*Row) { count++ })
-	return count, backs, tx.Flush(ctx)
+	if err := tx.Flush(ctx); err != nil {
+		return 0, nil, after, err
+	}
+	after, err = s.settlePending(ctx, tx, rows)
+	return count, backs, after, err
 }
 
 // cancel ends jobs, of which it has locked the rows, and those that are still claimed also for their owners.
-func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states []JobState) (count int64, ended []backends.Token, err error) {
+func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states []JobState) (count int64, ended []backends.Token, after afterClaims, err error) {
 	var waiting, grouped, claimed, all []int64
 	for _, j := range states {
 		switch {
@@ -147,7 +170,7 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 	if len(claimed) > 0 {
 		rows, err := tx.LockClaimed(ctx, c.Queue, claimed)
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, after, err
 		}
 		var owned []*Row
 		for _, r := range rows {
@@ -156,21 +179,27 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 			}
 			ended = append(ended, r.Token)
 		}
+		if err := s.noteBatches(ctx, tx, rows); err != nil {
+			return 0, nil, after, err
+		}
 		changed := 0
 		queueChanges(tx, rows, nil, func(*Row) { changed++ })
 		if len(owned) > 0 {
 			tx.NoteCancelled(owned)
 		}
 		if err := tx.Flush(ctx); err != nil {
-			return 0, nil, err
+			return 0, nil, after, err
 		}
 		if s.traits.Silent && changed < len(rows) {
-			return 0, nil, backends.Refused(ErrSilent)
+			return 0, nil, after, backends.Refused(ErrSilent)
+		}
+		if after, err = s.settlePending(ctx, tx, rows); err != nil {
+			return 0, nil, after, err
 		}
 	}
 	if len(waiting) > 0 {
 		if err := tx.CancelWaiting(ctx, c.Queue, waiting, c.RetainDead); err != nil {
-			return 0, nil, err
+			return 0, nil, after, err
 		}
 	}
 	if len(grouped) > 0 {
@@ -179,10 +208,10 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 	}
 	if c.Remove && len(all) > 0 {
 		if _, err := tx.Delete(ctx, c.Queue, all); err != nil {
-			return 0, nil, err
+			return 0, nil, after, err
 		}
 	}
-	return int64(len(all)), ended, tx.Flush(ctx)
+	return int64(len(all)), ended, after, tx.Flush(ctx)
 }
 
 // unchanged returns the jobs that a command names and has not changed, in the order in which it names them.
@@ -213,7 +242,7 @@ func unchanged(c *backends.Command, states []JobState) (left []backends.JobState
 func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
 	var left int64
 	var taken bool
-	if err := s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+	if err := s.readJobs(ctx, func(ctx context.Context, r Reader) (err error) {
 		taken = false
 		if left, err = r.Count(ctx, c.Queue, backends.StateDead); err != nil || left <= BatchRows {
 			return err
@@ -230,11 +259,11 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, neededByCommand(c.Kind), func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
 		}); backends.IsRefused(err) {
-			n, err := s.retryApart(ctx, c, int(left))
+			n, err := s.retryApart(ctx, c, left)
 			return count + n, err
 		} else if err != nil {
 			return count, err
@@ -252,55 +281,117 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	return count, nil
 }
 
-// mostRefused is how many refused jobs end a retry of all.
-const mostRefused = 100
+// MostRefused is how many refused jobs end a command of all jobs.
+const MostRefused = 100
 
-// retryApart retries at most n of the dead jobs, of which the database refuses some. The error is that of the first refused one.
-func (s *Store) retryApart(ctx context.Context, c backends.Command, n int) (count int64, first error) {
-	var ids []string
-	if err := s.read(ctx, func(ctx context.Context, r Reader) error {
-		ids = nil
-		return r.Sizes(ctx, backends.Peek{Queue: c.Queue, State: backends.StateDead, Max: n}, nil, nil, func(id, _ int64) { ids = append(ids, ID(id)) })
-	}); err != nil {
-		return 0, err
+// FirstRefused returns the error of a command of which the database refused n jobs. first is that of the first one; nil: none.
+func FirstRefused(first error, n int) error {
+	if n > 1 {
+		return fmt.Errorf("%w (and %d more jobs are refused)", first, n-1)
 	}
-	refused := 0
-	var halve func(ids []string) error
-	halve = func(ids []string) error {
-		var r Step
-		err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
-			r, err = tx.Retry(ctx, c.Queue, idsOf(ids), nil, 0, true)
-			return err
-		})
-		switch {
-		case err == nil:
-			if count += r.N; r.N > 0 {
-				s.driver.MadeReady([]string{c.Queue})
-			}
-			c.Progressed()
-			return nil
-		case !backends.IsRefused(err):
-			return err
-		case len(ids) == 1:
-			if refused++; first == nil {
-				first = fmt.Errorf("job %s: %w", ids[0], err)
-			}
-			if refused == mostRefused {
-				return first
-			}
-			return nil
-		}
-		if err := halve(ids[:len(ids)/2]); err != nil {
+	return first
+}
+
+// apartCommand carries out a command of all jobs in a state, of which the database refuses some.
+type apartCommand struct {
+	s *Store
+	c backends.Command
+
+	// run changes the jobs with the ids in one transaction. It leaves those alone that have another state by now.
+	run func(ctx context.Context, tx Tx, ids []int64) (Step, error)
+
+	count   int64
+	freed   bool // run makes jobs ready
+	refused map[string]bool
+	first   error // of the first refused job
+}
+
+// do carries it out for at most n jobs. The error names the first refused job.
+func (a *apartCommand) do(ctx context.Context, state backends.State, n int64) error {
+	a.refused = map[string]bool{}
+	for n > 0 {
+		var ids []string
+		if err := a.s.readJobs(ctx, func(ctx context.Context, r Reader) error {
+			ids = nil
+			return r.Sizes(ctx, backends.Peek{Queue: a.c.Queue, State: state, Max: BatchRows + len(a.refused)}, nil, nil, func(id, _ int64) { ids = append(ids, ID(id)) })
+		}); err != nil {
 			return err
 		}
-		return halve(ids[len(ids)/2:])
-	}
-	for some := range slices.Chunk(ids, BatchRows) {
-		if err := halve(some); err != nil {
-			return count, err
+		ids = slices.DeleteFunc(ids, func(id string) bool { return a.refused[id] })
+		ids = ids[:min(int64(len(ids)), n, BatchRows)]
+		done := a.count + int64(len(a.refused))
+		if err := a.halve(ctx, ids); err != nil {
+			return err
+		}
+		if n -= int64(len(ids)); a.count+int64(len(a.refused)) == done { // there are none, or others have them
+			break
 		}
 	}
-	return count, first
+	return FirstRefused(a.first, len(a.refused))
+}
+
+func (a *apartCommand) halve(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var r Step
+	err := a.s.command(ctx, backends.OwnJobs, func(ctx context.Context, tx Tx) (err error) {
+		r, err = a.run(ctx, tx, idsOf(ids))
+		return err
+	})
+	switch {
+	case err == nil:
+		if a.count += r.N; r.N > 0 && a.freed {
+			a.s.driver.MadeReady([]string{a.c.Queue})
+		}
+		a.c.Progressed()
+		return nil
+	case !backends.IsRefused(err):
+		return err
+	case len(ids) == 1:
+		if a.refused[ids[0]] = true; a.first == nil {
+			a.first = fmt.Errorf("job %s: %w", ids[0], err)
+		}
+		if len(a.refused) == MostRefused {
+			return FirstRefused(a.first, MostRefused)
+		}
+		return nil
+	}
+	if err := a.halve(ctx, ids[:len(ids)/2]); err != nil {
+		return err
+	}
+	return a.halve(ctx, ids[len(ids)/2:])
+}
+
+// retryApart retries at most n of the dead jobs, of which the database refuses some.
+func (s *Store) retryApart(ctx context.Context, c backends.Command, n int64) (count int64, _ error) {
+	a := apartCommand{s: s, c: c, freed: true, run: func(ctx context.Context, tx Tx, ids []int64) (Step, error) {
+		return tx.Retry(ctx, c.Queue, ids, nil, 0, true)
+	}}
+	err := a.do(ctx, backends.StateDead, n)
+	return a.count, err
+}
+
+// purgeApart deletes at most n of the jobs in a state, of which the database refuses some.
+func (s *Store) purgeApart(ctx context.Context, c backends.Command, n int64) (count int64, _ error) {
+	a := apartCommand{s: s, c: c, run: func(ctx context.Context, tx Tx, ids []int64) (r Step, err error) {
+		states, err := tx.States(ctx, c.Queue, ids)
+		if err != nil {
+			return r, err
+		}
+		ids = ids[:0]
+		for _, j := range states {
+			if j.State == c.State {
+				ids = append(ids, j.ID)
+			}
+		}
+		if len(ids) > 0 {
+			r.N, err = tx.Delete(ctx, c.Queue, ids)
+		}
+		return r, err
+	}}
+	err := a.do(ctx, c.State, n)
+	return a.count, err
 }
 
 // purge deletes as many jobs as exist when it begins. So it ends even if new jobs arrive.
@@ -313,7 +404,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 		return 0, fmt.Errorf("no job is ever %q", c.State)
 	}
 	var left int64
-	if err := s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+	if err := s.readJobs(ctx, func(ctx context.Context, r Reader) (err error) {
 		left = 0
 		if !hasState(r, c.State) {
 			return nil
@@ -326,10 +417,13 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, neededByCommand(c.Kind), func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Purge(ctx, c.Queue, c.State, last, min(left, BatchRows))
 			return err
-		}); err != nil {
+		}); backends.IsRefused(err) {
+			n, err := s.purgeApart(ctx, c, left)
+			return count + n, err
+		} else if err != nil {
 			return count, err
 		}
 		count += r.N

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batches"
 )
 
 // Commit implements backends.Backend.
@@ -18,8 +19,10 @@ func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.
 func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
 	k.careful = careful
+	var refused error // with the notes of the groups
 	run := func() error {
 		for {
+			k.noNotes = k.noNotes || !s.storesNotes()
 			o := k.Options()
 			var locked *backends.LockedError
 			switch err := s.Write(ctx, o, k.Run); {
@@ -30,10 +33,17 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 				k.missed = append(k.missed, missedGates(err)...)
 			case errors.Is(err, ErrNotAll) && k.fast:
 				k.fast = false
+			case err != nil && !IsOutage(ctx, err) && k.admits: // after an outage the transaction can go on beside this
+				k.apart = true // no job waits or fails because of the next one of its group
 			case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
 				k.avoidLocked = true
 			case errors.As(err, &locked) && k.avoidLocked && k.fast && k.s.traits.AcksAll: // a key, which Writer.Ack needed
 				k.fast = false
+			case isLockedError(err) && s.tables.Some() && k.setNewJobsAside(err):
+			case isOfTable(ctx, err) && len(k.groups) > 0 && !k.noNotes:
+				k.noNotes, refused = true, err
+			case refused != nil && err != nil: // the notes were not the reason
+				return refused
 			default:
 				return err
 			}
@@ -51,6 +61,10 @@ func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks 
 	}
 	res := k.Committed()
 	res.Groups = k.groups
+	s.noted(k.groups, k.noNotes, refused)
+	for _, b := range k.batches {
+		res.Batches = append(res.Batches, batches.ID(b))
+	}
 	return res, nil
 }
 
@@ -74,23 +88,33 @@ type Commit struct {
 	careful *Careful // nil: the claims leave no rows out
 	missed  []string // queues that the claims leave out, see errMissedGates
 
-	avoidLocked bool         // the writes whose rows or keys are locked get a LockedError
-	aside       map[int]bool // the writes whose keys were locked at an earlier try
+	avoidLocked bool          // the writes whose rows or keys are locked get a LockedError
+	aside       map[int]error // the writes whose keys, or tables, were locked at an earlier try
 
 	settles []settle
 	rows    map[int64]*Row
 	jobs    []*NewJob // queued for insertion
 	keys    map[jobKey]*NewJob
-	changed int    // number of rows whose change isn't confirmed yet
-	claims  Claims // nil: not queued yet
-	pending bool   // see Writer.Insert
-	backs   []giveBack
-	groups  []Group // to admit jobs of after the commit
+
+	conflicts []conflict // new jobs that replace others of the commit
+	changed   int        // number of rows whose change isn't confirmed yet
+	claims    Claims     // nil: not queued yet
+	pending   bool       // see Writer.Insert
+	backs     []giveBack
+	groups    []Group // to admit jobs of after the commit
+	noNotes   bool    // it stores no notes of the groups
+	batches   []int64 // of which members ended
+
+	apart     bool       // it admits no jobs itself, see admit
+	admits    bool       // it tried to
+	claimsSee bool       // its claims came after that
+	admitted  []string   // the queue of each job that it admitted
+	nextBacks []giveBack // those of them that have their old positions
 }
 
 // NewCommit prepares a batch.
 func (s *Store) NewCommit(b backends.CommitContent, hooks backends.TxHooks) *Commit {
-	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next()}
+	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next() || s.tables.Some()} // Writer.Ack needs the fewest tables
 	k.avoidLocked = k.canAvoidLocked() && s.locked.next()
 	return k
 }
@@ -108,8 +132,8 @@ func (c *Commit) ReadAllRows() { c.fast = false }
 func (c *Commit) Options() TxOptions {
 	gated := slices.ContainsFunc(c.given.Claims, hasGates)
 	o := TxOptions{Unsynced: len(c.given.Writes) == 0 && !c.hooks.Writes && !gated, Gated: gated, AdoptedWrites: c.hooks.Writes, AdoptedClaims: c.hooks.Claims,
-		Keyed: slices.ContainsFunc(c.given.Writes, hasKeys), Settles: !c.avoidLocked && slices.ContainsFunc(c.given.Writes, hasLeases),
-		WaitForLocks: c.given.WaitForLocks && countKeys(c.given.Writes) <= 1}
+		Keyed: slices.ContainsFunc(c.given.Writes, hasKeys) || slices.ContainsFunc(c.given.Writes, hasBatches), Settles: !c.avoidLocked && slices.ContainsFunc(c.given.Writes, hasLeases),
+		WaitForLocks: c.given.WaitForLocks && countKeys(c.given.Writes) <= 1, Brief: c.s.tables.Some(), NoNotes: c.noNotes}
 	if len(c.given.Claims) > 0 || c.hooks.Claims {
 		o.Sidecar, o.Queues = c.given.Sidecar, queuesOf(c.given.Claims)
 	}
@@ -123,7 +147,9 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 		c.batch.Claims = withoutMissed(c.given.Claims, c.missed)
 	}
 	c.res, c.settles, c.rows, c.jobs, c.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
-	c.changed, c.claims, c.pending, c.backs, c.groups = 0, nil, false, nil, nil
+	c.conflicts = nil
+	c.changed, c.claims, c.pending, c.backs, c.groups, c.batches = 0, nil, false, nil, nil, nil
+	c.admits, c.claimsSee, c.admitted, c.nextBacks = false, false, nil, nil
 	if c.hooks.Before != nil {
 		c.batch.Writes = slices.Clone(c.given.Writes) // the hook can add others at each try
 		if err := c.hooks.Before(ctx, tx, &c.batch); err != nil {
@@ -131,8 +157,11 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 		}
 	}
 	c.res.Writes = make([]backends.WriteResult, len(c.batch.Writes))
-	for n := range c.aside {
-		c.res.Writes[n].Err = mustRunAlone()
+	for n, why := range c.aside {
+		c.res.Writes[n].Err = why
+	}
+	if err := c.enterBatches(ctx, tx); err != nil {
+		return err
 	}
 	if err := c.writes(ctx, tx); err != nil {
 		return err
@@ -144,6 +173,12 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 		}
 		c.reportMissed()
 		c.noteClaimed(tx)
+	}
+	if err := c.resolve(ctx, tx, func(backends.Write) bool { return false }); err != nil { // keys that turned out to be free
+		return err
+	}
+	if err := c.changeBatches(ctx, tx); err != nil {
+		return err
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -164,12 +199,13 @@ func (c *Commit) Run(ctx context.Context, tx Tx) error {
 type plan struct {
 	acks, delivers []*settle // one statement each carries them out, as far as it can
 	rows           []int64   // the rows of the other settles: they are locked and read first
-	claimsLast     bool      // the claims have to see jobs that the changes of rows make ready, or that acks store
+	claimsLast     bool      // the claims have to see jobs that the changes of rows or admissions make ready, or that acks store
 }
 
 // plan sorts the settles by what carries them out. fast: statements can end or record claims without reading their rows.
 func (c *Commit) plan(fast bool) (p plan) {
 	p.acks = make([]*settle, 0, len(c.settles))
+	p.claimsLast = !fast && len(c.batch.Claims) > 0 && len(c.settles) > 0 && c.s.grouped.next()
 	for i := range c.settles {
 		x := &c.settles[i]
 		if x.ID == 0 {
@@ -206,6 +242,8 @@ func (c *Commit) plan(fast bool) (p plan) {
 //	       decide what becomes of the rows, see apply
 //	avoid  find their keys that other programs have locked (like the first step)
 //	3      the changes of the rows, the jobs that acks store; the claims if they come last
+//	groups after acks of jobs of few groups, if claims from their queues found too few jobs: lock the groups; read their
+//	       slots; admit the next jobs (see admit). The claims come last then
 //
 // Then the claims go on in rounds, see Claims. The batches and their round trips before the COMMIT are:
 //
@@ -220,12 +258,14 @@ func (c *Commit) plan(fast bool) (p plan) {
 //	claims with acks of which some need rows      1                  2
 //	claims with nacks, releases or acks that      2                  2
 //	store jobs
+//	acks that admit jobs of groups                3 more             no groups
 //	each further round of the claims              1                  1
 //
-// TestRoundTrips counts them. New jobs of an engine that stores them at the Flush (Writer.Insert) have another one before
+// TestRoundTrips counts them. A batch that stores jobs with backends.OnConflict waits for the answers about all its new jobs, and then has some more for
+// each of these whose key returns another job (see resolve). So does the end of a claim with a pending job (see settlePending). New jobs of an engine that stores them at the Flush (Writer.Insert) have another one before
 // claims.
 func (c *Commit) writes(ctx context.Context, tx Tx) error {
-	if err := c.noGroups(tx); err != nil {
+	if err := c.unsupported(tx); err != nil {
 		return err
 	}
 	distinct := c.list()
@@ -236,7 +276,11 @@ func (c *Commit) writes(ctx context.Context, tx Tx) error {
 	}
 	p := c.plan(c.fast && distinct)
 
-	c.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
+	enqueues := func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is }
+	c.insert(tx, enqueues)
+	if err := c.resolve(ctx, tx, enqueues); err != nil {
+		return err
+	}
 	unsure := c.ack(tx, p.acks)
 	c.deliver(tx, p.delivers)
 	c.lock(tx, p.rows)
@@ -261,14 +305,27 @@ func (c *Commit) writes(ctx context.Context, tx Tx) error {
 		}
 	}
 	c.apply()
+	if err := c.setLockedTablesAside(); err != nil {
+		return err
+	}
 	if c.avoidLocked {
 		if err := c.setLockedKeysAside(ctx, tx); err != nil {
 			return err
 		}
 	}
 
-	c.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
+	acks := func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 }
+	c.insert(tx, acks)
+	if err := c.resolve(ctx, tx, acks); err != nil {
+		return err
+	}
 	c.change(tx)
+	if err := c.settlePending(ctx, tx); err != nil {
+		return err
+	}
+	if err := c.admit(ctx, tx, distinctGroups(leaveGroups(tx, maps.Values(c.rows)))); err != nil {
+		return err
+	}
 	if c.claims == nil && len(c.batch.Claims) > 0 {
 		if c.pending {
 			if err := c.flush(ctx, tx); err != nil {
@@ -340,9 +397,27 @@ func (c *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, 
 // change queues the statement that writes the changes of the rows.
 func (c *Commit) change(tx Tx) {
 	c.changed, c.backs = queueChanges(tx, slices.Collect(maps.Values(c.rows)), c.backs, func(*Row) { c.changed-- })
-	left := distinctGroups(leaveGroups(tx, maps.Values(c.rows)))
-	noteGroups(tx, left)
-	c.groups = distinctGroups(append(c.groups, left...))
+}
+
+// settlePending sees to the pending jobs of the changed rows.
+func (c *Commit) settlePending(ctx context.Context, tx Tx) error {
+	after, err := c.s.settlePending(ctx, tx, slices.Collect(maps.Values(c.rows)))
+	if err != nil {
+		return err
+	}
+	for i := range c.settles {
+		x := &c.settles[i]
+		stored, some := after.stored[x.ID]
+		if !some || x.lost {
+			continue
+		}
+		res := &c.res.Writes[x.write]
+		if res.Pending = append(res.Pending, stored.StoredPending); stored.ready {
+			addQueue(res, stored.Queue)
+		}
+	}
+	c.groups = append(c.groups, after.groups...)
+	return nil
 }
 
 // queueChanges queues the changes of rows. It returns their number, and backs with the jobs appended that
@@ -393,6 +468,11 @@ func (c *Commit) check() error {
 // returns the results.
 func (c *Commit) Committed() backends.Results {
 	c.s.gaveBack(c.backs)
+	c.s.gaveBack(c.nextBacks)
+	c.reportAdmitted()
+	for i := range c.res.Claims {
+		c.s.dry.claimed(&c.given.Claims[i], &c.res.Claims[i])
+	}
 	if c.claims != nil {
 		c.claims.Committed()
 	}

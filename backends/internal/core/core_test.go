@@ -16,6 +16,7 @@ func TestExampleEngine(t *testing.T) {
 		db := &database{t: newTables(), now: time.Now(), refuse: map[string]string{}}
 		e := newEngine(db)
 		return &backendtest.Database{
+			Lacks:       []string{"Limits", "Groups", "GroupWalk", "GroupReady", "GroupHistories", "Schedules", "Progress", "Batches", "Expiry", "OwnRetention", "Conflicts"},
 			Backend:     e,
 			OpenAnother: func() backends.Backend { return newEngine(db) },
 			AdvanceClock: func(d time.Duration) {

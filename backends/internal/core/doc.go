@@ -6,8 +6,8 @@
 // what became of a commit. It embeds a Store, which implements backends.Backend,
 // backends.Inspector and CommitWith of backends.Adopter.
 //
-// The package contains no SQL and opens no connection. It uses only the packages backends and
-// backends/internal/cursor.
+// The package contains no SQL and opens no connection. It uses only the package backends and some of
+// backends/internal: cursor, and the tables of schedules, batches and progress.
 //
 // Start reading with Driver and Tx (driver.go), then follow a batch through commit.go. The
 // rules for a job whose attempt ends are in row.go; they call package backends for the

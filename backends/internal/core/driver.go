@@ -48,11 +48,20 @@ type Traits struct {
 	// then waits for all answers before the commit and checks them.
 	Silent bool
 
-	// AcksAll: Tx.Ack ends every claim whose lease is valid, for any job, and stores results.
+	// AcksAll: Tx.Ack ends every claim whose lease is valid, for any job but members of batches, and stores results.
 	AcksAll bool
 
 	// FastDeliver: Tx.Deliver is implemented.
 	FastDeliver bool
+
+	// Progress: the engine has the table of progress, and its claims return Job.HasProgress.
+	Progress bool
+
+	// WholeChanges: one statement of Tx.Change has all tables that the end of a claim can need.
+	WholeChanges bool
+
+	// Pending: the engine has the table of pending jobs, and the column key_state of jobs. Row.Pending is set.
+	Pending bool
 
 	// MaxRows is how many slots one claim statement fills at most. 0: no limit.
 	MaxRows int
@@ -71,17 +80,20 @@ type TxOptions struct {
 	// still open. Settles: it changes claimed rows, which another program can have locked.
 	Keyed, Settles bool
 
-	// A transaction with one of the four options above, or with Gated, must not wait long for locks. With WaitForLocks, it
+	// A transaction with one of the four options above, with Gated or with Brief, must not wait long for locks. With WaitForLocks, it
 	// can wait for a few seconds, because it waits for one row or for one key at most. If this wait is over, the
 	// error is a *backends.LockedError.
 	WaitForLocks bool
 
 	Gated bool // it locks gates (see Gatekeeper), which another sidecar can have locked
+
+	Brief   bool // a table of the sidecar is locked, and the transaction must not wait long for it
+	NoNotes bool // Grouper.NoteGroups does nothing
 }
 
 // LimitsLockWaits reports whether the transaction must not wait for locks indefinitely.
 func (t TxOptions) LimitsLockWaits() bool {
-	return t.AdoptedWrites || t.AdoptedClaims || t.Keyed || t.Settles || t.Gated
+	return t.AdoptedWrites || t.AdoptedClaims || t.Keyed || t.Settles || t.Gated || t.Brief
 }
 
 // Tx is a transaction. Its methods without a context queue statements, whose callbacks run during a Flush. Its
@@ -100,7 +112,8 @@ type Tx interface {
 	Commander
 	Historian
 
-	// It also implements Claimer or OwnClaimer, Gatekeeper if queues can have limits, Grouper if jobs can have groups, and LockFinder if the engine has row locks.
+	// It also implements Claimer or OwnClaimer, Gatekeeper if queues can have limits, Grouper if jobs can have groups, Expirer if they can
+	// expire, and LockFinder if the engine has row locks.
 }
 
 // EndableTx is a transaction that Transact ends. Both methods return the connection to its pool.
@@ -134,7 +147,7 @@ func Transact[T EndableTx](ctx context.Context, begin func() (T, error), f func(
 
 // Writer stores jobs and changes claimed ones.
 type Writer interface {
-	// Insert stores jobs in their order, or finds the first job with the same key. It calls Stored, Duplicate or
+	// Insert stores jobs in their order, or finds the first job with the same key. It calls Stored, Duplicate, Freed or
 	// PassedOver of each. No two jobs have the same queue and key. If pending is true, a claim sees the jobs only
 	// if it is queued after the next Flush.
 	Insert(jobs []*NewJob) (pending bool)
@@ -269,6 +282,30 @@ const (
 	PruneJobs Pruned = iota
 	PruneKeys
 )
+
+// Retainer is a Tx of an engine whose done jobs can be kept longer than their queues' retention (see backends.NewJob.Retain).
+type Retainer interface{ Retains() }
+
+// Expirer is a Tx of an engine whose jobs can expire (see backends.Expiry). Then Due.ExpireAt is set.
+type Expirer interface {
+	// LockExpired locks at most limit waiting jobs whose time is over, in the order of these times. seen is how many rows it read. If
+	// only isn't nil, it leaves out other jobs. It skips rows that others have locked.
+	LockExpired(ctx context.Context, d Due, only []int64, limit int) (all []Expired, seen int, err error)
+
+	// Expire makes locked waiting jobs dead, or deletes them. Each dead one gets a failure record with backends.CauseExpired, and a fence
+	// of its own. If another transaction has locked the key of a job, the key stays as it is, or the transaction fails with a
+	// *backends.LockedError. A claim never has to delete a key: a job that it would have to delete, and that has a key, is dead until
+	// retention deletes it. Only on SQL Server can a claim fail so, as after Bury: Store.Commit then waits and tries again.
+	Expire(jobs []Expired)
+}
+
+// Expired is a waiting job whose time is over.
+type Expired struct {
+	ID         int64
+	Queue      string
+	Remove     bool
+	RetainDead time.Duration // 0: indefinitely
+}
 
 // Commander carries out one transaction of an operator's command.
 type Commander interface {

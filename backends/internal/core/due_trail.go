@@ -40,7 +40,7 @@ func (t *dueTrail) Looked(from, now time.Time, took time.Duration, d Due) {
 	defer t.mu.Unlock()
 	back := d.At.Before(t.at)
 	t.at = d.At
-	for _, first := range []*time.Time{d.RunAt, d.DueAt} {
+	for _, first := range []*time.Time{d.RunAt, d.DueAt, d.ExpireAt} {
 		if first != nil && first.Before(t.at) {
 			t.at = *first // it can stay, for example because it is locked
 		}

@@ -196,6 +196,9 @@ func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *back
 		if r.state != backends.StateReady && r.state != backends.StateScheduled {
 			continue
 		}
+		if err := t.refusal(r); err != nil {
+			return 0, false, err
+		}
 		n++
 		due := r.runAt
 		switch {
@@ -221,10 +224,14 @@ func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *back
 // Delete implements core.Commander.
 func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err error) {
 	for _, r := range t.chosen(queue, ids) {
-		if r.state != backends.StateClaimed {
-			t.remove(r, backends.StateDeleted)
-			n++
+		if r.state == backends.StateClaimed {
+			continue
 		}
+		if err := t.refusal(r); err != nil {
+			return 0, err
+		}
+		t.remove(r, backends.StateDeleted)
+		n++
 	}
 	return n, nil
 }
@@ -251,6 +258,9 @@ func (t *tx) States(_ context.Context, queue string, ids []int64) (all []core.Jo
 // CancelWaiting implements core.Commander.
 func (t *tx) CancelWaiting(_ context.Context, queue string, ids []int64, retainDead time.Duration) error {
 	for _, r := range t.chosen(queue, ids) {
+		if err := t.refusal(r); err != nil {
+			return err
+		}
 		r.state, r.fence, r.runAt, r.finished = backends.StateDead, r.fence+1, time.Time{}, t.now
 		r.policy.RetainDead = cmp.Or(r.policy.RetainDead, retainDead)
 		r.expires = after(t.now, r.policy.RetainDead)
@@ -276,6 +286,9 @@ func (t *tx) Cancelled(_ context.Context, owner backends.Identity) ([]backends.T
 func (t *tx) Purge(_ context.Context, queue string, state backends.State, after any, limit int64) (s core.Step, err error) {
 	s.Last = after
 	for _, r := range first(t.listed(queue, state, after), int(limit)) {
+		if err := t.refusal(r); err != nil {
+			return s, err
+		}
 		s.Last = *r
 		t.remove(r, backends.StateDeleted)
 		s.N, s.Seen = s.N+1, s.Seen+1

@@ -26,10 +26,12 @@ import (
 // others of the queue (a stripe). The next statements count the slots that are taken: one statement would count with the
 // snapshot from before the wait. Rows are counted, never a counter. All else only frees slots, and needs no lock.
 //
-// Each transaction that frees a slot, stores a blocked job, or claims a job of a queue with Limits.GroupReady also stores a note in qsidecar_admissions. Plain INSERTs, promotions
+// Each transaction that frees a slot, stores a blocked job, or claims a job of a queue with Limits.GroupReady also stores a note in qsidecar_admissions,
+// unless that table is out of order (see forgottenNotes). Plain INSERTs, promotions
 // and commands leave a mark in the row instead. An admission deletes both before it counts. It runs after the
-// commits that stored the notes, and beside the next ones, in a transaction of its own that waits only briefly for a lock. Maintenance sees to the remaining notes and
-// marks within a second. It also walks over all groups with blocked jobs or slots, a few at a time, and so finds what a plain DELETE
+// commits that stored the notes, and beside the next ones, in a transaction of its own that waits only briefly for a lock. A commit that
+// ends jobs of a few groups admits the next ones itself, if it gets the stripes without a wait: so a group that runs one job at a time
+// needs one transaction for each. Maintenance sees to the remaining notes and marks within a second. It also walks over all groups with blocked jobs or slots, a few at a time, and so finds what a plain DELETE
 // freed, and jobs that became ready after their back-off although the limit is lower now.
 //
 // A transaction that hangs can keep a stripe locked. Then only maintenance tries the groups of the stripe, after the others.
@@ -83,6 +85,27 @@ func StripesOf(groups []Group) (queues []string, stripes []int32) {
 	return queues, stripes
 }
 
+// StripeSet are stripes that a transaction has locked.
+type StripeSet map[stripe]bool
+
+// Add adds a stripe.
+func (s *StripeSet) Add(queue string, number int32) {
+	if *s == nil {
+		*s = StripeSet{}
+	}
+	(*s)[stripe{queue, number}] = true
+}
+
+// Groups returns those of the groups whose stripes are in the set.
+func (s StripeSet) Groups(all []Group) (some []Group) {
+	for _, g := range all {
+		if s[stripeOf(g)] {
+			some = append(some, g)
+		}
+	}
+	return some
+}
+
 // Grouper is a Tx of an engine whose jobs can have groups. Groups in a list are distinct and in order.
 type Grouper interface {
 	// NoteGroups stores a note for each group. It waits for no other transaction.
@@ -95,8 +118,11 @@ type Grouper interface {
 	// Limits.GroupOnFailure is GroupSkips. It is called after Change.
 	LeaveGroups(ids []int64)
 
-	// Admit locks and writes the stripes of the groups. Then it deletes notes of the groups, marks at most limit jobs that no sidecar
-	// had noticed, blocks admitted jobs again, and admits others, at most limit of each group:
+	// LockGroups locks and writes the stripes of the groups, and returns the groups whose stripes it has. If wait is false, it leaves out
+	// those that other transactions have locked, or that don't exist yet.
+	LockGroups(ctx context.Context, groups []Group, wait bool) (locked []Group, err error)
+
+	// Admit deletes notes of groups whose stripes are locked, marks at most limit jobs that no sidecar had noticed, blocks admitted jobs again, and admits others, at most limit of each group:
 	//
 	//   - Claimed jobs keep their slots. So do scheduled ones, as far as the limit allows.
 	//   - The other slots belong to the ready and blocked jobs in this order: priority, those that are admitted, position.
@@ -128,6 +154,7 @@ func hasState(r Reader, state backends.State) bool {
 const (
 	admitGroups = 100  // groups of one admission
 	admitJobs   = 1000 // jobs that one admission changes in each group
+	admitAtOnce = 4    // groups in which a commit that ends jobs admits others, and jobs in each: see Commit.admit
 	foundNotes  = 500  // notes that maintenance reads at a time
 	walkGroups  = 20   // groups that it walks over at a time
 	admitWaits  = 8    // waits for locks of other transactions after which it stops: a hung host can hold many of them
@@ -145,19 +172,41 @@ func distinctGroups(groups []Group) []Group {
 	return slices.Compact(groups)
 }
 
-// noGroups returns the error for jobs of groups if the engine has no groups.
-func (c *Commit) noGroups(tx Tx) error {
-	if _, ok := tx.(Grouper); ok {
+// unsupported returns the error for new jobs that need a feature that the engine doesn't have: groups, expiries, retentions of their own.
+func (c *Commit) unsupported(tx Tx) error {
+	_, groups := tx.(Grouper)
+	_, expires := tx.(Expirer)
+	_, retains := tx.(Retainer)
+	if groups && expires && retains && c.s.traits.Pending {
 		return nil
 	}
 	for _, w := range c.batch.Writes {
 		for _, j := range JobsOf(w) {
-			if j.Group != "" {
+			switch {
+			case j.Group != "" && !groups:
 				return &backends.UnsupportedError{Queue: j.Queue, What: "group", NoGroups: true}
+			case j.Expiry.Some() && !expires:
+				return &backends.UnsupportedError{Queue: j.Queue, What: backends.NoExpiry, NoExpiry: true}
+			case j.Retain > 0 && !retains:
+				return &backends.UnsupportedError{Queue: j.Queue, What: backends.NoRetain, NoRetain: true}
+			case (j.KeyUntilStart || j.OnConflict != backends.ConflictKeep) && !c.s.traits.Pending:
+				return &backends.UnsupportedError{Queue: j.Queue, What: backends.NoReplace, NoReplace: true}
 			}
 		}
 	}
 	return nil
+}
+
+// without returns all but some, which are in the same order.
+func without(all, some []Group) (others []Group) {
+	for _, g := range all {
+		if len(some) > 0 && some[0] == g {
+			some = some[1:]
+		} else {
+			others = append(others, g)
+		}
+	}
+	return others
 }
 
 // groupsOf returns the groups of new jobs that can be blocked.
@@ -208,6 +257,108 @@ func noteGroups(tx Tx, groups []Group) {
 	}
 }
 
+// admit admits jobs of the groups whose jobs the commit ended, or notes the groups. It waits for no stripe, because the commit has writes
+// of others. An admission also locks rows of qsidecar_queues, so other admissions of the queue wait until the commit ends. That pays
+// only if workers wait for these jobs: if the last claim from the queue found too few. A commit that has locked such rows before,
+// because jobs return to their old positions, could wait for one that waits for it.
+func (c *Commit) admit(ctx context.Context, tx Tx, groups []Group) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	c.s.grouped.start()
+	if len(groups) > admitAtOnce || len(c.backs) > 0 || c.apart || c.avoidLocked || c.noNotes || c.s.tables.Some() || !c.s.dry.all(groups) {
+		c.note(tx, groups)
+		return nil
+	}
+	keeper := tx.(Grouper)
+	locked, err := keeper.LockGroups(ctx, groups, false)
+	if err != nil {
+		return err
+	}
+	c.note(tx, without(groups, locked))
+	if len(locked) == 0 {
+		return nil
+	}
+	c.admits, c.claimsSee = true, c.claims == nil
+	_, again, err := keeper.Admit(ctx, locked, admitAtOnce, func(queue string, urgency int32, position, returns int64) {
+		if c.admitted = append(c.admitted, queue); returns != 0 {
+			c.nextBacks = append(c.nextBacks, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+		}
+	})
+	c.note(tx, distinctGroups(again))
+	return err
+}
+
+// reportAdmitted adds the queues in which the commit admitted more jobs than its claims took to the results of writes that ended jobs there.
+func (c *Commit) reportAdmitted() {
+	if len(c.admitted) == 0 {
+		return
+	}
+	ready := map[string]int{}
+	for _, queue := range c.admitted {
+		ready[queue]++
+	}
+	if c.claimsSee { // otherwise they took jobs that were ready before
+		for i := range c.res.Claims {
+			for _, j := range c.res.Claims[i].Jobs {
+				ready[j.Queue]--
+			}
+		}
+	}
+	for i := range c.settles {
+		x := &c.settles[i]
+		if r := c.rows[x.ID]; r != nil && !x.lost && ready[r.Queue] > 0 {
+			addQueue(&c.res.Writes[x.write], r.Queue)
+		}
+	}
+}
+
+// maxDryQueues is of how many queues that is known.
+const maxDryQueues = 10_000
+
+// dryQueues are queues from which the last claim got fewer jobs than it asked for.
+type dryQueues struct {
+	mu  sync.Mutex
+	has map[string]bool
+}
+
+// claimed records the result of a claim.
+func (d *dryQueues) claimed(claim *backends.Claim, res *backends.ClaimResult) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.has == nil || len(d.has) > maxDryQueues {
+		d.has = map[string]bool{}
+	}
+	if res.Err == nil && !res.More && len(res.Jobs) < len(claim.Slots) {
+		for _, p := range claim.Queues {
+			d.has[p.Queue] = true
+		}
+		return
+	}
+	for i := range res.Jobs {
+		delete(d.has, res.Jobs[i].Queue)
+	}
+}
+
+func (d *dryQueues) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.has = nil
+}
+
+// all reports whether the queues of all groups are dry.
+func (d *dryQueues) all(groups []Group) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !slices.ContainsFunc(groups, func(g Group) bool { return !d.has[g.Queue] })
+}
+
+// note notes groups, which are admitted after the commit.
+func (c *Commit) note(tx Tx, groups []Group) {
+	noteGroups(tx, groups)
+	c.groups = distinctGroups(append(c.groups, groups...))
+}
+
 // Admit implements backends.Admitter. Commits noted the groups.
 func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
 	free, _ := s.heldStripes.split(distinctGroups(groups), s.LocalTime())
@@ -230,7 +381,8 @@ func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []st
 		locked := isLockedError(err)
 		switch {
 		case err == nil:
-			s.heldStripes.free(some)
+			s.heldStripes.free(without(some, again))
+			s.notes.remove(without(some, again))
 			return len(again) > 0 && try(again)
 		case locked && len(stripesOf(some)) == 1:
 			s.heldStripes.hold(some, s.LocalTime())
@@ -349,29 +501,40 @@ func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) 
 	return free, held
 }
 
-// admit carries out one admission. again are the groups with more to change, if it changed some jobs. The commit need not be on disk:
+// admit carries out one admission of the groups whose stripes are free, or if there are none, of all. again are the other groups, and those
+// with more to change if it changed some jobs. The commit need not be on disk:
 // if a crash undoes it, the notes are there again.
 func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, again []Group, err error) {
 	var backs []giveBack
-	err = s.Write(ctx, TxOptions{Unsynced: true, Gated: true}, func(ctx context.Context, tx Tx) error {
-		queues, backs, again = nil, nil, nil
-		keeper, ok := tx.(Grouper)
-		if !ok {
-			return nil
-		}
-		changed, more, err := keeper.Admit(ctx, groups, admitJobs, func(queue string, urgency int32, position, returns int64) {
-			if queues = append(queues, queue); returns != 0 {
-				backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+	err = s.within(ctx, backends.OwnGroups|backends.OwnJobs|backends.OwnQueues, func(ctx context.Context) error {
+		return s.Write(ctx, TxOptions{Unsynced: true, Gated: true}, func(ctx context.Context, tx Tx) error {
+			queues, backs, again = nil, nil, nil
+			keeper, ok := tx.(Grouper)
+			if !ok {
+				return nil
 			}
+			locked, err := keeper.LockGroups(ctx, groups, false)
+			if err == nil && len(locked) == 0 {
+				locked, err = keeper.LockGroups(ctx, groups, true)
+			}
+			if err != nil {
+				return err
+			}
+			changed, more, err := keeper.Admit(ctx, locked, admitJobs, func(queue string, urgency int32, position, returns int64) {
+				if queues = append(queues, queue); returns != 0 {
+					backs = append(backs, giveBack{queue: queue, urgency: urgency, position: position, returns: returns})
+				}
+			})
+			if err == nil && len(more) > 0 {
+				more = distinctGroups(more)
+				keeper.NoteGroups(more)
+				if changed > 0 { // otherwise other transactions have locked the jobs
+					again = more
+				}
+			}
+			again = distinctGroups(append(again, without(groups, locked)...))
+			return err
 		})
-		if err == nil && len(more) > 0 {
-			more = distinctGroups(more)
-			keeper.NoteGroups(more)
-			if changed > 0 { // otherwise other transactions have locked the jobs
-				again = more
-			}
-		}
-		return err
 	})
 	if err != nil {
 		return nil, nil, err
@@ -390,19 +553,21 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	s.walk.mu.Unlock()
 	var groups []Group
 	var last Group
-	if err := s.read(ctx, func(ctx context.Context, reader Reader) (err error) {
-		finder, ok := reader.(GroupFinder)
-		if ok {
-			groups, last, err = finder.FindGroups(ctx, after, walkGroups, foundNotes)
-		}
-		return err
+	if err := s.within(ctx, backends.OwnGroups|backends.OwnJobs, func(ctx context.Context) error {
+		return s.read(ctx, func(ctx context.Context, reader Reader) (err error) {
+			finder, ok := reader.(GroupFinder)
+			if ok {
+				groups, last, err = finder.FindGroups(ctx, after, walkGroups, foundNotes)
+			}
+			return err
+		})
 	}); err != nil {
 		return err
 	}
 	s.walk.mu.Lock()
 	s.walk.at = last
 	s.walk.mu.Unlock()
-	groups = distinctGroups(groups)
+	groups = distinctGroups(append(groups, s.notes.all()...))
 	free, held := s.heldStripes.split(groups, s.LocalTime())
 	queues, err := s.admitAll(ctx, free, held)
 	r.More = r.More || len(groups) >= foundNotes && len(queues) > 0

@@ -16,7 +16,7 @@ func (s *Store) Stats(ctx context.Context, queue string) (all []backends.QueueSt
 	if queue != "" {
 		queues = []string{queue}
 	}
-	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+	err = s.readJobs(ctx, func(ctx context.Context, r Reader) (err error) {
 		if all, err = r.Stats(ctx, queues); err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 			return nil, fmt.Errorf("no job is ever %q", p.State)
 		}
 	}
-	err = s.read(ctx, func(ctx context.Context, r Reader) error {
+	err = s.readJobs(ctx, func(ctx context.Context, r Reader) error {
 		if views = nil; !hasState(r, p.State) {
 			return nil
 		}
@@ -135,7 +135,7 @@ func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after st
 	if !ok {
 		from = math.MinInt64 // all jobs come after a text that isn't an id
 	}
-	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+	err = s.readJobs(ctx, func(ctx context.Context, r Reader) (err error) {
 		all, err = r.ClaimedBy(ctx, owner, from, limit)
 		return err
 	})
@@ -147,9 +147,11 @@ func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after st
 
 // Cancelled implements backends.Inspector.
 func (s *Store) Cancelled(ctx context.Context, owner backends.Identity) (claims []backends.Token, err error) {
-	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
-		claims, err = r.Cancelled(ctx, owner)
-		return err
+	err = s.within(ctx, backends.OwnCancelled, func(ctx context.Context) error {
+		return s.read(ctx, func(ctx context.Context, r Reader) (err error) {
+			claims, err = r.Cancelled(ctx, owner)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ type DueQuery struct {
 	Prune  bool // also find what retention allows to delete
 	Owners bool // also find claims whose owners aren't alive
 
-	Cancelled bool // also find what NoteCancelled has stored for Sidecar
+	Cancelled bool // also find what NoteCancelled has stored for Sidecar, and what else is in a table of its own
 
 	// Refused are lost owners whose claims the database refuses to end. With Due.MoreLost, others come before them.
 	Refused []int64
@@ -54,21 +54,24 @@ const DueWithin = time.Second
 
 // Due is the result of Driver.FindDue. Times are the database's.
 type Due struct {
-	At      time.Time  // when Driver.FindDue ran
-	RunAt   *time.Time // of the scheduled job that is due first; nil: there is none
-	DueAt   *time.Time // the end of the lease or time limit that ends first; nil: there is none
-	Lost    []int64    // owners of claimed rows that are dead or unknown
-	Dead    bool       // there are dead sidecars
-	Jobs    *time.Time // when the first finished job expired; nil: none has
-	Keys    *time.Time
-	Ready   []bool     // for each of Waiting: whether a job is ready
-	Returns []int64    // for each of Waiting: how often jobs returned to their old positions
-	FireAt  *time.Time // when the first schedule is due; nil: there is none
-	Never   int64      // the id of a scheduled job that never becomes due; 0: there is none
+	At    time.Time  // when Driver.FindDue ran
+	RunAt *time.Time // of the scheduled job that is due first; nil: there is none
+	DueAt *time.Time // the end of the lease or time limit that ends first; nil: there is none
+	Lost  []int64    // owners of claimed rows that are dead or unknown
+
+	ExpireAt *time.Time // when the first waiting job expires; nil: none does
+	Dead     bool       // there are dead sidecars
+	Jobs     *time.Time // when the first finished job expired; nil: none has
+	Keys     *time.Time
+	Ready    []bool     // for each of Waiting: whether a job is ready
+	Returns  []int64    // for each of Waiting: how often jobs returned to their old positions
+	FireAt   *time.Time // when the first schedule is due; nil: there is none
+	Never    int64      // the id of a scheduled job that never becomes due; 0: there is none
 
 	Cancelled []backends.Token // what NoteCancelled has stored for DueQuery.Sidecar
 
 	Groups   bool // there are jobs that have groups and are not finished
+	Batches  bool // there are notes of batches, or batches that are closed or being cancelled, or whose time is over
 	Promote  bool // there are jobs to promote, whatever RunAt is
 	MoreLost bool // Lost can be incomplete
 
@@ -83,23 +86,27 @@ type Tidier interface {
 
 // Maintain implements backends.Backend. If nothing is due, it only reads.
 //
-// The order: mark silent sidecars dead; call Driver.FindDue; promote due jobs; reap overdue claims, then those of lost
+// The order: mark silent sidecars dead; call Driver.FindDue; end expired jobs; promote due jobs; reap overdue claims, then those of lost
 // sidecars; forget dead sidecars that own no job; admit jobs of groups; prune; call Driver.FindDue again if anything changed. Each step is a
 // transaction of its own, and runs whatever becomes of the others, unless the database is unavailable.
 func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
+	defer s.watchTables(ctx)()
 	var errs []error
 	failed := func(err error) (outage bool) {
+		if backends.LockedTable(err) != "" { // it is an obstacle, and keeps no other step from its work
+			return false
+		}
 		errs = append(errs, err)
 		return err != nil && IsOutage(ctx, err)
 	}
 	if len(w.Suspects) > 0 {
-		if failed(s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.MarkDead(ctx, w.Suspects) })) {
+		if failed(s.step(ctx, &r, 0, backends.OwnSidecars, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.MarkDead(ctx, w.Suspects) })) {
 			return r, errors.Join(errs...)
 		}
 	}
 	if len(w.Handled) > 0 {
-		if failed(s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error {
+		if failed(s.step(ctx, &r, 0, backends.OwnCancelled, func(ctx context.Context, tx Tx, _ *stepResult) error {
 			tx.ForgetCancelled(w.Sidecar, w.Handled)
 			return tx.Flush(ctx)
 		})) {
@@ -108,12 +115,12 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	}
 	o, err := s.findDue(ctx, w, true)
 	if outage := failed(err); err != nil && !outage { // a table that only cancels, schedules or pruning use can be out of order
-		if o, err = s.findDue(ctx, w, false); err != nil && w.Prune && !IsOutage(ctx, err) {
+		if o, err = s.findDue(ctx, w, false); err != nil && w.Prune && (backends.LockedTable(err) != "" || !IsOutage(ctx, err)) {
 			w.Prune = false
 			o, err = s.findDue(ctx, w, false)
 		}
-		if err != nil && err.Error() != errs[len(errs)-1].Error() {
-			errs = append(errs, err)
+		if err != nil && (len(errs) == 0 || errs[len(errs)-1] == nil || err.Error() != errs[len(errs)-1].Error()) {
+			failed(err)
 		}
 	}
 	if err != nil {
@@ -123,18 +130,18 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	if o.Never != 0 {
 		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", o.Never, s.address)
 	}
-	changed, err := s.runSteps(ctx, w, o, &r)
-	if failed(err) {
+	changed, err := s.runSteps(ctx, w, o, &r, failed)
+	if err != nil {
 		return r, errors.Join(errs...)
 	}
-	if (o.Groups || changed) && !w.Watched && failed(s.admitDue(ctx, &r)) {
+	if ((o.Groups || changed) && !w.Watched || s.notes.some()) && failed(s.admitDue(ctx, &r)) {
 		return r, errors.Join(errs...)
 	}
 	pruned, err := s.prune(ctx, w, o, &r)
 	if failed(err) {
 		return r, errors.Join(errs...)
 	}
-	if t, ok := s.driver.(Tidier); ok && w.Prune && failed(t.Tidy(ctx, w.Limit)) {
+	if t, ok := s.driver.(Tidier); ok && w.Prune && failed(s.within(ctx, backends.AllOwnTables, func(ctx context.Context) error { return t.Tidy(ctx, w.Limit) })) {
 		return r, errors.Join(errs...)
 	}
 	if changed || pruned {
@@ -144,13 +151,14 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 			r.Ready = o.ready
 			return r, errors.Join(errs...)
 		}
-		if stuck := same(o.RunAt, next.RunAt) && next.promote || same(o.DueAt, next.DueAt) && next.overdue; stuck && r.Promoted+len(r.Reaped) == 0 {
+		if stuck := same(o.RunAt, next.RunAt) && next.promote || same(o.DueAt, next.DueAt) && next.overdue || same(o.ExpireAt, next.ExpireAt) && next.expire; stuck && r.Promoted+r.Expired+len(r.Reaped) == 0 {
 			next.next = -1 // jobs that are refused or locked must not make maintenance hurry
 		}
 		o = next
 		r.More = r.More || o.MoreLost && len(o.Lost) > 0
 	}
 	r.Ready, r.Next = o.ready, o.next
+	r.BatchesDue = o.Batches
 	if o.FireAt != nil {
 		r.NextSchedule = max(o.FireAt.Sub(o.At), 0)
 		r.ScheduleDue = r.NextSchedule == 0
@@ -167,42 +175,68 @@ func same(a, b *time.Time) bool { return a == nil && b == nil || a != nil && b !
 // pause for a while.
 const obstacleGrace = 2 * time.Minute
 
-// runSteps promotes due jobs and reaps claims.
-func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult) (changed bool, _ error) {
+// runSteps promotes due jobs and reaps claims. It passes the errors to failed.
+func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult, failed func(error) (outage bool)) (changed bool, outage error) {
 	limit := w.Limit
 	if n := s.traits.MaxRows; n > 0 {
 		limit = min(limit, n)
 	}
-	var errs []error
 	for _, step := range []struct {
 		due bool
 		run func() error
 	}{
+		{o.expire, func() error { return s.expire(ctx, o.Due, r, limit) }},
 		{o.promote, func() error { return s.promote(ctx, o.Due, r, limit) }},
 		{o.overdue || len(o.Lost) > 0, func() error { return s.reap(ctx, o, r, w.Jitter, limit) }},
 		{o.Dead, func() error {
-			return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) })
+			return s.step(ctx, r, limit, backends.OwnSidecars|backends.OwnCancelled|backends.OwnJobs, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) })
 		}},
 	} {
 		if step.due {
 			changed = true
-			err := step.run()
-			if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
-				break
+			if err := step.run(); failed(err) {
+				return changed, err
 			}
 		}
 	}
-	return changed, errors.Join(errs...)
+	return changed, nil
 }
 
 // promote makes due jobs ready.
 func (s *Store) promote(ctx context.Context, d Due, r *backends.MaintenanceResult, limit int) error {
 	more, err := s.eachApart(ctx, backends.DoingPromote, limit, func(only []int64, limit int) error {
-		return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
+		return s.step(ctx, r, limit, backends.OwnJobs, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
 			b.seen, err = tx.Promote(ctx, d, only, limit, b.wasPromoted)
 			return err
 		})
 	}, func(ctx context.Context, tx Tx, limit int) ([]Found, error) { return tx.FindScheduled(ctx, d, limit) })
+	r.More = r.More || more
+	return err
+}
+
+// expire ends waiting jobs whose time is over.
+func (s *Store) expire(ctx context.Context, d Due, r *backends.MaintenanceResult, limit int) error {
+	more, err := s.eachApart(ctx, backends.DoingExpire, limit, func(only []int64, limit int) error {
+		return s.step(ctx, r, limit, reapNeeds, func(ctx context.Context, tx Tx, b *stepResult) error {
+			x := tx.(Expirer)
+			jobs, seen, err := x.LockExpired(ctx, d, only, limit)
+			if b.seen = seen; err != nil || len(jobs) == 0 {
+				return err
+			}
+			for _, j := range jobs {
+				b.failed.Add(j.Queue, backends.CauseExpired, !j.Remove)
+			}
+			b.expired = len(jobs)
+			x.Expire(jobs)
+			return tx.Flush(ctx)
+		})
+	}, func(ctx context.Context, tx Tx, limit int) (found []Found, err error) {
+		jobs, _, err := tx.(Expirer).LockExpired(ctx, d, nil, limit)
+		for _, j := range jobs {
+			found = append(found, Found{j.ID, j.Queue})
+		}
+		return found, err
+	})
 	r.More = r.More || more
 	return err
 }
@@ -285,6 +319,9 @@ func (s *Store) reap(ctx context.Context, o dueWork, r *backends.MaintenanceResu
 // lockStep locks claims that have ended.
 type lockStep func(ctx context.Context, tx Tx, limit int) (rows []*Row, seen int, err error)
 
+// reapNeeds are the tables that most reaps need.
+const reapNeeds = backends.OwnJobs | backends.OwnKeys | backends.OwnFailures | backends.OwnQueues
+
 // reapBatch reaps a batch of claims. Those that the database refuses to end keep the others from nothing. stuck: it found
 // only such claims.
 func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter, limit int, lock lockStep) (stuck bool, _ error) {
@@ -296,12 +333,21 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, ji
 	var found []*Row
 	seen := 0
 	reap := func(choose func(rows []*Row, n int) []*Row) error {
-		return s.step(ctx, r, 0, func(ctx context.Context, tx Tx, b *stepResult) error {
+		need, open := reapNeeds, s.tables.Of(backends.OwnPending) == nil
+		if open {
+			need |= backends.OwnPending
+		}
+		return s.step(ctx, r, 0, need, func(ctx context.Context, tx Tx, b *stepResult) error {
 			rows, n, err := lock(ctx, tx, most)
 			if err != nil {
 				return err
 			}
-			return b.reap(ctx, tx, choose(slices.Clone(rows), n), s.traits.Silent, jitter)
+			if !open {
+				all := len(rows)
+				rows = slices.DeleteFunc(rows, func(row *Row) bool { return row.Pending })
+				n -= all - len(rows)
+			}
+			return b.reap(ctx, s, tx, choose(slices.Clone(rows), n), s.traits.Silent, jitter)
 		})
 	}
 	apart.Try = func(some []*Row) error {
@@ -327,11 +373,13 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, ji
 
 // stepResult is what one transaction of maintenance did.
 type stepResult struct {
-	seen, promoted int
-	reaped         map[backends.Cause]int
-	ready          []string
-	failed         backends.FailedCounts
-	backs          []giveBack
+	seen, promoted, expired int
+	reaped                  map[backends.Cause]int
+	ready                   []string
+	failed                  backends.FailedCounts
+	backs                   []giveBack
+	left                    []Group // in which slots became free
+	pending                 []backends.StoredPending
 }
 
 // wasPromoted counts a promoted job of a queue; empty: it is blocked.
@@ -341,21 +389,38 @@ func (s *stepResult) wasPromoted(queue string) {
 	}
 }
 
-// step runs f as one transaction. It adds the result to r after the commit.
-func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
+// step runs f, which needs tables, as one transaction. It adds the result to r after the commit.
+func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, need backends.OwnTables, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
 	var b stepResult
-	if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
-		b = stepResult{reaped: map[backends.Cause]int{}}
-		return f(ctx, tx, &b)
-	}); err != nil {
+	run := func(noNotes bool) error {
+		return s.within(ctx, need, func(ctx context.Context) error {
+			return s.Write(ctx, TxOptions{Brief: s.tables.Some(), NoNotes: noNotes}, func(ctx context.Context, tx Tx) error {
+				b = stepResult{reaped: map[backends.Cause]int{}}
+				return f(ctx, tx, &b)
+			})
+		})
+	}
+	noNotes := !s.storesNotes()
+	var refused error
+	err := run(noNotes)
+	if !noNotes && len(b.left) > 0 && isOfTable(ctx, err) {
+		noNotes, refused = true, err
+		if run(true) == nil {
+			err = nil
+		}
+	}
+	if err != nil {
 		return err
 	}
+	s.noted(b.left, noNotes, refused)
 	s.gaveBack(b.backs)
 	r.Promoted += b.promoted
+	r.Expired += b.expired
 	for c, n := range b.reaped {
 		r.Reaped[c] += n
 	}
 	r.Failed.AddAll(b.failed)
+	r.Pending = append(r.Pending, b.pending...)
 	for _, q := range b.ready {
 		if !slices.Contains(r.MadeReady, q) {
 			r.MadeReady = append(r.MadeReady, q)
@@ -366,7 +431,7 @@ func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit i
 }
 
 // reap ends the claims of locked rows for their Cause.
-func (s *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, jitter backends.Jitter) error {
+func (s *stepResult) reap(ctx context.Context, store *Store, tx Tx, rows []*Row, silent bool, jitter backends.Jitter) error {
 	for _, row := range rows {
 		if row.Cause == backends.CauseSidecarLost && row.Lease > 0 { // a timed lease doesn't need an owner
 			row.renew()
@@ -387,22 +452,36 @@ func (s *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, 
 			s.ready = append(s.ready, row.Queue)
 		}
 	})
-	noteGroups(tx, distinctGroups(leaveGroups(tx, slices.Values(rows))))
+	s.left = distinctGroups(leaveGroups(tx, slices.Values(rows)))
+	noteGroups(tx, s.left)
 	if err := tx.Flush(ctx); err != nil {
+		return err
+	}
+	if err := store.noteBatches(ctx, tx, rows); err != nil {
 		return err
 	}
 	if silent && changed < len(rows) {
 		return backends.Refused(ErrSilent)
 	}
-	return nil
+	after, err := store.settlePending(ctx, tx, rows)
+	s.pending = after.jobs()
+	for _, stored := range after.stored {
+		if stored.ready {
+			s.ready = append(s.ready, stored.Queue)
+		}
+	}
+	if s.left = distinctGroups(append(s.left, after.groups...)); err != nil || len(after.groups) == 0 {
+		return err
+	}
+	return tx.Flush(ctx)
 }
 
 // dueWork is the work that Driver.FindDue found.
 type dueWork struct {
 	Due
-	promote, overdue bool
-	ready            []string
-	next             time.Duration // until the next promotion or end of a lease; < 0: none is known
+	promote, overdue, expire bool
+	ready                    []string
+	next                     time.Duration // until the next promotion or end of a lease; < 0: none is known
 }
 
 // The search compares the owners of claims with the living sidecars. It is quick, unless an old snapshot keeps
@@ -415,15 +494,24 @@ const (
 
 // findDue calls Driver.FindDue. With all it also looks for cancelled claims and schedules, which are in tables of their own.
 func (s *Store) findDue(ctx context.Context, w backends.Maintenance, all bool) (o dueWork, err error) {
-	err = s.Again(ctx, func(ctx context.Context) (err error) {
-		s.owners.mu.Lock()
-		owners := !w.Watched && !s.LocalTime().Before(s.owners.next)
-		s.owners.mu.Unlock()
-		o, err = s.findDueOnce(ctx, w, owners, all)
-		if err == nil && o.Dead && !owners {
-			o, err = s.findDueOnce(ctx, w, true, all)
-		}
-		return err
+	need := backends.OwnJobs | backends.OwnQueues | backends.OwnSidecars
+	if all {
+		need |= backends.OwnCancelled | backends.OwnSchedules
+	}
+	if w.Prune {
+		need |= backends.OwnKeys
+	}
+	err = s.within(ctx, need, func(ctx context.Context) error {
+		return s.Again(ctx, func(ctx context.Context) (err error) {
+			s.owners.mu.Lock()
+			owners := !w.Watched && !s.LocalTime().Before(s.owners.next)
+			s.owners.mu.Unlock()
+			o, err = s.findDueOnce(ctx, w, owners, all)
+			if err == nil && o.Dead && !owners {
+				o, err = s.findDueOnce(ctx, w, true, all)
+			}
+			return err
+		})
 	})
 	return o, err
 }
@@ -464,12 +552,13 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners,
 		s.keyTrail.Scanned(q.KeysFrom, now, took)
 	}
 	o.next = -1
-	for _, t := range []*time.Time{o.RunAt, o.DueAt} {
+	for _, t := range []*time.Time{o.RunAt, o.DueAt, o.ExpireAt} {
 		if t != nil && (o.next < 0 || t.Sub(o.At) < o.next) {
 			o.next = max(t.Sub(o.At), 0)
 		}
 	}
 	o.promote, o.overdue = o.Promote || o.RunAt != nil && !o.RunAt.After(o.At), o.DueAt != nil && !o.DueAt.After(o.At)
+	o.expire = o.ExpireAt != nil && !o.ExpireAt.After(o.At)
 	for i, queue := range w.Waiting {
 		switch l := seen[queue]; {
 		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to scan

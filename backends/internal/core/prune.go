@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -20,7 +21,11 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r 
 		what  Pruned
 		since *time.Time
 		trail *Trail
-	}{{PruneJobs, o.Jobs, &s.jobTrail}, {PruneKeys, o.Keys, &s.keyTrail}} {
+		need  backends.OwnTables
+	}{
+		{PruneJobs, o.Jobs, &s.jobTrail, backends.OwnJobs | backends.OwnFailures | backends.OwnPrunable},
+		{PruneKeys, o.Keys, &s.keyTrail, backends.OwnKeys},
+	} {
 		if p.since == nil {
 			continue
 		}
@@ -30,10 +35,12 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r 
 			var began time.Time // measured from here: others wait for the transaction, not for what it waits for
 			var deleted, found int
 			var last time.Time
-			if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
-				began = time.Now()
-				deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, only, limit)
-				return err
+			if err := s.within(ctx, p.need, func(ctx context.Context) error {
+				return s.Write(ctx, TxOptions{Unsynced: true, Brief: s.tables.Some()}, func(ctx context.Context, tx Tx) (err error) {
+					began = time.Now()
+					deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, only, limit)
+					return err
+				})
 			}); err != nil {
 				return err
 			}
@@ -56,9 +63,9 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r 
 		} else {
 			err = try(nil, limit)
 		}
-		if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
+		if errs = append(errs, err); err != nil && IsOutage(ctx, err) && backends.LockedTable(err) == "" {
 			break
 		}
 	}
-	return some, errors.Join(errs...)
+	return some, errors.Join(slices.DeleteFunc(errs, func(err error) bool { return backends.LockedTable(err) != "" })...)
 }

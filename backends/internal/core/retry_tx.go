@@ -39,6 +39,11 @@ func (s *Store) read(ctx context.Context, f func(ctx context.Context, r Reader) 
 	return s.Again(ctx, func(ctx context.Context) error { return s.driver.Read(ctx, f) })
 }
 
+// readJobs is read of qsidecar_jobs.
+func (s *Store) readJobs(ctx context.Context, f func(ctx context.Context, r Reader) error) error {
+	return s.within(ctx, backends.OwnJobs, func(ctx context.Context) error { return s.read(ctx, f) })
+}
+
 // Again runs f until it succeeds, a retry can't help, or the Store is closed. It gives the error its kind. An
 // error of f must mean that nothing was written, unless it is backends.ErrUnknownOutcome.
 func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) error {
@@ -125,7 +130,8 @@ func Known(err error) bool {
 	var u *backends.UnsupportedError
 	var l *backends.LockedError
 	var d *backends.ScheduleError
-	return backends.Retryable(err) || errors.As(err, &d) || errors.Is(err, backends.ErrNoSuchSchedule) || errors.Is(err, schedules.ErrDry) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
+	var b *backends.BatchError
+	return backends.Retryable(err) || errors.As(err, &d) || errors.As(err, &b) || errors.Is(err, backends.ErrNoSuchSchedule) || errors.Is(err, schedules.ErrDry) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
 		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
 		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken) ||
 		errors.Is(err, backends.ErrLimits)

@@ -21,6 +21,7 @@ type Row struct {
 	Queue    string
 	Key      string // empty: none
 	Group    string // in which it has a slot; empty: none
+	Batch    int64  // of which it is a member; 0: none
 	Priority int16
 	Position int64
 	Fence    int64
@@ -33,6 +34,7 @@ type Row struct {
 	backends.AttemptState
 
 	Kept      bool           // an ack keeps the job
+	Pending   bool           // its key can have a pending job
 	Failed    bool           // it has failure records; false can also mean that the engine doesn't need to know
 	HasWorker bool           // a worker is recorded
 	Cause     backends.Cause // set by Maintainer.LockDue and LockLost

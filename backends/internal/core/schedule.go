@@ -51,10 +51,10 @@ func (s *Store) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) 
 }
 
 // FireSchedules implements backends.Scheduler.
-func (s *Store) FireSchedules(ctx context.Context) (backends.FiredSchedules, error) {
+func (s *Store) FireSchedules(ctx context.Context, expiry backends.QueueExpiry) (backends.FiredSchedules, error) {
 	t, err := s.schedules()
 	if err != nil {
 		return backends.FiredSchedules{}, err
 	}
-	return t.FireSchedules(ctx)
+	return t.FireSchedules(ctx, expiry)
 }

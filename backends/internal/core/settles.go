@@ -105,11 +105,11 @@ func (c *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
 		return err
 	}
 	if c.aside == nil {
-		c.aside = map[int]bool{}
+		c.aside = map[int]error{}
 	}
 	for i := range c.settles {
 		if x := &c.settles[i]; !x.lost && slices.Contains(locked, x.ID) {
-			c.aside[x.write] = true
+			c.aside[x.write] = mustRunAlone()
 		}
 	}
 	return errSetAside
@@ -150,8 +150,7 @@ func (c *Commit) lock(tx Tx, ids []int64) {
 	}
 }
 
-// leftOf returns the rows of the acks and deliveries that the fast statements left, except of acks that only a lost lease
-// explains.
+// leftOf returns the rows of the acks and deliveries that the fast statements left.
 func (c *Commit) leftOf(p plan) (ids []int64) {
 	left := func(all []*settle) {
 		for _, x := range all {
@@ -160,9 +159,7 @@ func (c *Commit) leftOf(p plan) (ids []int64) {
 			}
 		}
 	}
-	if !c.s.traits.AcksAll {
-		left(p.acks)
-	}
+	left(p.acks)
 	left(p.delivers)
 	return inOrder(ids)
 }

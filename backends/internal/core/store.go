@@ -2,12 +2,16 @@ package core
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batches"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/progress"
 	"github.com/qsidecar/qsidecar/backends/internal/schedules"
 )
 
@@ -22,6 +26,7 @@ type Store struct {
 	address string
 	log     *slog.Logger
 
+	grouped   countdown // commits whose claims come after their acks: these can make jobs of groups ready
 	lean      countdown // commits that lock the rows of acks without trying Writer.Ack
 	locked    countdown // commits that avoid locked rows
 	heldGates countdown // commits that first leave out the queues with limits
@@ -35,9 +40,20 @@ type Store struct {
 	walk      groupWalk
 
 	heldStripes heldStripes
+	dry         dryQueues
+	notes       forgottenNotes
+
+	tables        backends.LockedTables
+	tablePatience time.Duration
+	tableNames    sync.Once
+	tableSQL      map[string]string // the search in each table
 
 	schedulesOnce sync.Once
 	scheduleTable *schedules.Table
+	progressOnce  sync.Once
+	progressTable *progress.Table
+	batchesOnce   sync.Once
+	batchTable    *batches.Table
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc
@@ -49,6 +65,7 @@ type Store struct {
 // Init prepares the Store for its first use. address names the database in messages.
 func (s *Store) Init(d Driver, address string, log *slog.Logger) {
 	s.driver, s.traits, s.address, s.log, s.LocalTime = d, d.Traits(), address, log, time.Now
+	s.tablePatience = tablePatience
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.obstacles.Log, s.obstacles.Address = log, address
 	s.obstacles.Now = func() time.Time { return s.LocalTime() }
@@ -125,6 +142,18 @@ func (s *Store) HeartbeatAnswered(b backends.Heartbeat, r backends.HeartbeatResu
 	}
 }
 
+// HeartbeatFailed returns the error of a heartbeat. If another session has locked its table, the error names that.
+func (s *Store) HeartbeatFailed(err error) error {
+	why := s.tables.Of(backends.OwnSidecars)
+	switch {
+	case err == nil || why == nil:
+		return err
+	case errors.Is(err, backends.ErrUnknownOutcome):
+		return fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, why)
+	}
+	return why
+}
+
 // Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
 	s.Cursors.Reset()
@@ -132,6 +161,9 @@ func (s *Store) Forget() {
 	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
 	s.retries.all = nil
 	s.walk.at = Group{}
+	s.batchesOnce, s.batchTable = sync.Once{}, nil // it has a walk, too
+	s.dry.forget()
+	s.grouped.n.Store(0)
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 	s.heldGates.n.Store(0)

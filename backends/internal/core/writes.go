@@ -17,6 +17,9 @@ type NewJob struct {
 	state  backends.State // the job's state, or that of the first job with the key; empty: there is no answer yet
 	passed bool
 	same   []*backends.Stored // answers for later jobs of the batch with the same key
+
+	freed    bool // see Freed
+	resolved bool // see Commit.resolve
 }
 
 type jobKey struct{ queue, key string }
@@ -38,6 +41,22 @@ func (n *NewJob) Stored(id int64, ready bool) {
 func (n *NewJob) Duplicate(id int64, state backends.State) {
 	*n.answer, n.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
 	n.answerSame()
+}
+
+// KeyState returns the key_state of the job's row.
+func (n *NewJob) KeyState() string {
+	if n.Key != "" && n.KeyUntilStart {
+		return "start"
+	}
+	return ""
+}
+
+// KeyMillis returns for how many milliseconds at least the key returns the job.
+func (n *NewJob) KeyMillis() int64 {
+	if n.KeyUntilStart {
+		return 0
+	}
+	return MS(n.KeyTTL)
 }
 
 // answerSame fills in the answers for later jobs with the key.
@@ -75,7 +94,10 @@ func (c *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 			j := &NewJob{NewJob: &jobs[n], answer: &res.Stored[n], res: res}
 			if j.Key != "" {
 				key := jobKey{j.Queue, j.Key}
-				if first := c.keys[key]; first != nil {
+				if first := c.keys[key]; first != nil && j.OnConflict != backends.ConflictKeep {
+					c.conflicts = append(c.conflicts, conflict{j, first})
+					continue
+				} else if first != nil {
 					if first.same = append(first.same, j.answer); first.state != "" {
 						first.answerSame()
 					}
@@ -174,12 +196,15 @@ type giveBack struct {
 
 // gaveBack makes the next claims begin where jobs returned to their old positions.
 func (s *Store) gaveBack(all []giveBack) {
-	if len(all) == 0 {
-		return
+	if len(all) > 0 {
+		s.Cursors.Back(forCursors(all))
 	}
+}
+
+func forCursors(all []giveBack) []cursor.GiveBack {
 	backs := make([]cursor.GiveBack, 0, len(all))
 	for _, b := range all {
 		backs = append(backs, cursor.GiveBack{Queue: b.queue, Spot: cursor.Spot{Urgency: b.urgency, Position: b.position}, Returns: b.returns})
 	}
-	s.Cursors.Back(backs)
+	return backs
 }

@@ -18,7 +18,7 @@ import (
 // and a claim that returns fewer jobs than requested has missed none.
 //
 // The heads, where the next claim begins, pass jobs that are committed later; full scans from the lows find those. Only a low is a
-// promise, and only Set.Advance (proof.go) moves it.
+// promise, and only Set.Advance (proof.go) raises it. Learn and Back can lower it.
 //
 //   - A row that was locked when a claim passed it becomes ready again because that claim was rolled back. Or a row with
 //     a smaller position is committed late. So a claim that comes back short has made a full scan: it has scanned
@@ -330,9 +330,26 @@ func (s *Set) Back(backs []GiveBack) {
 			delete(s.of, b.Queue)
 			continue
 		}
-		m := c.at(b.Spot.Urgency)
-		m.low, m.head, m.check = min(m.low, b.Spot.Position-1), min(m.head, b.Spot.Position-1), 0
+		c.lower(b.Spot)
 	}
+}
+
+// Lower makes the claims of a transaction see jobs that it has itself returned to their old positions. It calls Back when it is
+// committed: until then their returns don't count.
+func (s *Set) Lower(backs []GiveBack) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range backs {
+		if c := s.of[b.Queue]; c != nil {
+			c.lower(b.Spot)
+		}
+	}
+}
+
+// lower makes the next claims begin at the spot or before.
+func (c *cursor) lower(at Spot) {
+	m := c.at(at.Urgency)
+	m.low, m.head, m.check = min(m.low, at.Position-1), min(m.head, at.Position-1), 0
 }
 
 // Returned reports whether jobs returned to their old positions since the cursor began.
@@ -350,7 +367,9 @@ func (s *Set) Forget(queue string) {
 	delete(s.of, queue)
 }
 
-// Reset forgets all cursors, because positions that were passed can be given again. If a claim began before the
+// Reset forgets all cursors, because positions that were passed can be given again: after a failover (epoch.go and sequence.go of package
+// postgres), a restore (Store.HeartbeatAnswered of package core), or when the server's clock was set back (SawTime of MySQL's claims). For one queue, see
+// Forget and Back. If a claim began before the
 // reset, pass its Learned either without All or with Began.
 func (s *Set) Reset() {
 	s.mu.Lock()

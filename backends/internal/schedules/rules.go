@@ -34,17 +34,17 @@ func Check(s *backends.Schedule) error {
 			s.Name, len(s.Payload), backends.MaxSchedulePayload)}
 	}
 	if _, err := TimesOf(s); err != nil {
-		return &backends.ScheduleError{Field: timeField(s), Err: fmt.Errorf("the schedule %s: %w", s.Name, err)}
+		e := &backends.ScheduleError{Err: fmt.Errorf("the schedule %s: %w", s.Name, err)}
+		if wrong, ok := errors.AsType[*occurrence.Error](err); ok {
+			e.Field = fields[wrong.Field]
+		}
+		return e
 	}
 	return nil
 }
 
-func timeField(s *backends.Schedule) string {
-	if s.Cron == "" && s.Every > 0 {
-		return "every_ms"
-	}
-	return "cron"
-}
+// fields are the fields of a request by those of a rule.
+var fields = map[string]string{"cron": "cron", "every": "every_ms", "tz": "tz", "splay": "splay_ms"}
 
 // Declare returns the schedule after a declaration. was is nil if there is none. The declaration was checked.
 func Declare(was *backends.Schedule, to backends.Schedule, now time.Time) (s backends.Schedule, d backends.Declared, err error) {

@@ -28,6 +28,7 @@ type Table struct {
 type Engine interface {
 	Query(ctx context.Context, statements ...*backends.Statement) error
 	CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error)
+	LockedTables() *backends.LockedTables
 }
 
 // clock is a backends.SQL of an engine.
@@ -46,6 +47,9 @@ func now(ctx context.Context, sql backends.SQL) (time.Time, error) {
 
 // change runs f in a transaction. f changes nothing but the table, or adds writes.
 func (t *Table) change(ctx context.Context, f func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error, after func(ctx context.Context, sql backends.SQL, r *backends.Results) error, freed func() []string) error {
+	if why := t.Engine.LockedTables().Of(backends.OwnSchedules); why != nil {
+		return why
+	}
 	_, err := t.Engine.CommitWith(ctx, backends.CommitContent{}, backends.TxHooks{Writes: true, Before: f, After: after, Freed: freed})
 	return err
 }
@@ -75,6 +79,9 @@ func (t *Table) Schedules(ctx context.Context, l backends.ScheduleList) (all []b
 	}
 	if l.Queue != "" {
 		where, args = where+" AND s.queue = "+d.TextArg(len(args)+1), append(args, l.Queue)
+	}
+	if why := t.Engine.LockedTables().Of(backends.OwnSchedules); why != nil {
+		return nil, why
 	}
 	whole := l.Name != ""
 	clock := &backends.Statement{Text: "SELECT " + d.ToText(d.NowMillis()) + " AS qsidecar_1", Row: func(cells [][]byte) error {
@@ -211,7 +218,7 @@ func (t *Table) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) 
 			if s.adopted && !slices.Contains(t.Adopted, s.Queue) {
 				return &backends.ScheduleError{Field: "queue", Err: fmt.Errorf("the queue %s is in an adopted table that this sidecar's config doesn't have: run it through a sidecar that has the table", s.Queue)}
 			}
-			return t.store(ctx, sql, b, &fired, *s, at)
+			return t.store(ctx, sql, b, &fired, *s, at, c.Expiry)
 		case backends.SchedulePause:
 			s.Paused, s.NextAt = true, time.Time{}
 		case backends.ScheduleResume:
@@ -253,7 +260,7 @@ type newJob struct {
 func (f *fire) freed() []string { return f.ready }
 
 // store adds the job of an occurrence to the transaction.
-func (t *Table) store(ctx context.Context, sql backends.SQL, b *backends.CommitContent, f *fire, r row, at time.Time) (err error) {
+func (t *Table) store(ctx context.Context, sql backends.SQL, b *backends.CommitContent, f *fire, r row, at time.Time, expiry backends.QueueExpiry) (err error) {
 	j := newJob{row: r, at: at, write: -1}
 	if job := Job(&r.Schedule, at); slices.Contains(t.Adopted, r.Queue) {
 		var ready bool
@@ -264,6 +271,7 @@ func (t *Table) store(ctx context.Context, sql backends.SQL, b *backends.CommitC
 			f.ready = append(f.ready, r.Queue)
 		}
 	} else {
+		job.Expiry = expiry.Of(r.Queue)
 		j.write = len(b.Writes)
 		b.Writes = append(b.Writes, backends.Enqueue{Jobs: []backends.NewJob{job}})
 	}
@@ -271,22 +279,37 @@ func (t *Table) store(ctx context.Context, sql backends.SQL, b *backends.CommitC
 	return nil
 }
 
+// haveIDs copies the ids of the jobs, and reports whether all have one.
+func (f *fire) haveIDs(r *backends.Results) bool {
+	all := true
+	for i := range f.jobs {
+		j := &f.jobs[i]
+		if j.write >= 0 && len(r.Writes[j.write].Stored) == 1 {
+			j.id = r.Writes[j.write].Stored[0].ID
+		}
+		all = all && j.id != ""
+	}
+	return all
+}
+
 // stored notes the ids of the jobs.
 func (t *Table) stored(ctx context.Context, sql backends.SQL, r *backends.Results, f *fire) error {
 	if len(f.jobs) == 0 {
 		return nil
 	}
-	if err := sql.Do(ctx); err != nil { // sends the INSERTs, whose answers have the ids
-		return err
+	for range 2 { // an engine can read its clock first, if the jobs have an Expiry
+		if err := sql.Do(ctx); err != nil { // sends the INSERTs, whose answers have the ids
+			return err
+		}
+		if f.haveIDs(r) {
+			break
+		}
 	}
 	d := t.Dialect
 	last := map[string]*backends.Statement{}
 	var names []string
 	for i := range f.jobs {
 		j := &f.jobs[i]
-		if j.write >= 0 && len(r.Writes[j.write].Stored) == 1 {
-			j.id = r.Writes[j.write].Stored[0].ID
-		}
 		if last[j.Name] == nil {
 			names = append(names, j.Name)
 		}
@@ -300,8 +323,8 @@ func (t *Table) stored(ctx context.Context, sql backends.SQL, r *backends.Result
 }
 
 // FireSchedules implements backends.Scheduler. If the database refuses a job, all schedules that are due are fired one by one.
-func (t *Table) FireSchedules(ctx context.Context) (r backends.FiredSchedules, err error) {
-	x := firing{Table: t, r: &r, unfinished: map[string]string{}, checked: map[string]string{}}
+func (t *Table) FireSchedules(ctx context.Context, expiry backends.QueueExpiry) (r backends.FiredSchedules, err error) {
+	x := firing{Table: t, r: &r, expiry: expiry, unfinished: map[string]string{}, checked: map[string]string{}}
 	err = x.fire(ctx, managedOnly, "")
 	if err != nil && backends.IsRefused(err) {
 		err = x.each(ctx, managedOnly)
@@ -315,8 +338,9 @@ func (t *Table) FireSchedules(ctx context.Context) (r backends.FiredSchedules, e
 // firing is one call of FireSchedules.
 type firing struct {
 	*Table
-	r  *backends.FiredSchedules
-	at time.Time // the database's clock in the last transaction
+	r      *backends.FiredSchedules
+	at     time.Time // the database's clock in the last transaction
+	expiry backends.QueueExpiry
 
 	// The last jobs of schedules whose occurrences must not overlap, by schedule: those that are known, and those of them that
 	// aren't finished.
@@ -442,7 +466,7 @@ func (f *firing) fire(ctx context.Context, k kind, name string) error {
 				}
 				one := f.overlap(&rows[i], &plans[i])
 				for _, at := range plans[i].Occurrences {
-					if err := f.store(ctx, sql, b, &out, rows[i], at); err != nil {
+					if err := f.store(ctx, sql, b, &out, rows[i], at, f.expiry); err != nil {
 						return err
 					}
 				}

@@ -132,7 +132,7 @@ func (e *examination) checkSchema(ctx context.Context) error {
 }
 
 // tables holds the tables that a sidecar reads and writes.
-var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_prunable", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_stripes", "qsidecar_admissions", "qsidecar_admitted", "qsidecar_schedules", "qsidecar_history", "qsidecar_commits", "qsidecar_leases"}
+var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_prunable", "qsidecar_expiring", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_progress", "qsidecar_pending", "qsidecar_stripes", "qsidecar_admissions", "qsidecar_admitted", "qsidecar_schedules", "qsidecar_batches", "qsidecar_batch_members", "qsidecar_batch_notes", "qsidecar_history", "qsidecar_commits", "qsidecar_leases"}
 
 // checkRights makes the server explain statements, which needs the same rights as running them.
 func (e *examination) checkRights(ctx context.Context) error {

@@ -5,7 +5,8 @@
 --
 --   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
--- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC), group_name.
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC), group_name,
+-- start_before (UTC), on_expiry, retain_ms.
 -- All others are the sidecar's own. There are no triggers and no functions here:
 -- they would need rights that few applications have, and slow down each row.
 
@@ -22,13 +23,16 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   losses            INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   priority          SMALLINT     NOT NULL DEFAULT 0,
-  max_attempts      SMALLINT     CHECK (max_attempts >= 1),
+  max_attempts      SMALLINT,
   prefetched        TINYINT      NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
-  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
+  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   state             VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
   timeout_ms        BIGINT, -- the job's own
-  run_at            DATETIME(6),
+  retain_ms         BIGINT, -- how long the done job is kept at least; NULL: as the queue's are
+  -- Of a plain INSERT with a start_before it is set, so that maintenance stores in qsidecar_expiring when the job expires.
+  run_at            DATETIME(6)  DEFAULT (IF(start_before IS NULL, NULL, UTC_TIMESTAMP(6))),
+  start_before      DATETIME(6), -- no attempt starts at this time or later; NULL: no limit
+  on_expiry         VARCHAR(6)   CHARACTER SET ascii COLLATE ascii_bin CHECK (on_expiry IN ('dead', 'delete')), -- what becomes of it at start_before; NULL: dead
   -- the policy of the last claim
   claim_max         INT,
   backoff_ms        BIGINT,
@@ -51,8 +55,11 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   group_name        VARBINARY(256), -- a ready job with it is blocked: it waits for a slot of its group
   admitted_group    VARBINARY(256), -- the group of a job that has a slot; group_name is NULL then
   group_noticed     TINYINT, -- of a blocked job: a sidecar has noticed it; NULL: none has
+  progress          TINYINT, -- 1: its worker reported progress, now or in an earlier attempt
+  batch             BIGINT, -- of which the job is a member; NULL: none
+  key_state         VARCHAR(7)   CHARACTER SET ascii COLLATE ascii_bin, -- start: its key is free once it has been claimed; pending: qsidecar_pending can have a row for it
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
-  headers           JSON CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
+  headers           JSON,
   result            LONGBLOB,
   payload           LONGBLOB     NOT NULL DEFAULT (''),
 
@@ -60,7 +67,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   -- change of state moves one entry. ../internal/table/segment.go has the letters for the program.
   --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
   --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
-  --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end
+  --   n        a plain INSERT with a run_at or start_before    x QUEUE  dead, by its end
   -- (The next maintenance schedules a row in n, or makes it ready.) Each group has two more values:
   --   a QUEUE!GROUP  blocked, and no sidecar has noticed it    b QUEUE!GROUP  the other blocked ones
   -- GROUP is in hexadecimal digits. No queue has ! in its name.
@@ -80,17 +87,24 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
   KEY qsidecar_segments (segment, urgency, sort_key, id),
 
+  -- The name of a rule is what a producer sees. MariaDB reports the first one that a row breaks.
+  CONSTRAINT `max_attempts: use a number from 1 to 32767` CHECK (max_attempts >= 1),
+  CONSTRAINT `headers: use a JSON object with texts as values` CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
+
   -- Values that a sidecar can't use, which a session that is not strict can store.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
     AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
     AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
+    AND (start_before IS NULL OR start_before >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', start_before) IS NOT NULL)
     AND enqueued_at >= '1000-01-01' AND ready_at >= '1000-01-01'
     AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND prefetch_losses BETWEEN 0 AND 32767
-    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (`key` IS NULL OR LENGTH(`key`) > 0)
+    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000)
+    AND (`key` IS NULL OR LENGTH(`key`) > 0)
     AND (group_name IS NULL OR LENGTH(group_name) BETWEEN 1 AND 255) AND admitted_group IS NULL),
+  CONSTRAINT `queue: use A-Z a-z 0-9 . _ : / - and do not start with . or -` CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
   CONSTRAINT qsidecar_position CHECK (position > 0),
   -- Lists, counts and retention find finished jobs by this instant.
-  CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+  CONSTRAINT `state: leave it out (done and dead need a finished_at)` CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_failures (
@@ -101,6 +115,14 @@ CREATE TABLE IF NOT EXISTS qsidecar_failures (
   message TEXT        NOT NULL,
   at      DATETIME(6) NOT NULL,
   PRIMARY KEY (job, fence)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- When jobs expire. A row whose job doesn't wait any more, or has another start_before, means
+-- nothing. It is deleted at its time, too. A claim doesn't need it.
+CREATE TABLE IF NOT EXISTS qsidecar_expiring (
+  start_before DATETIME(6) NOT NULL,
+  job          BIGINT      NOT NULL,
+  PRIMARY KEY (start_before, job)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- When finished jobs are deleted. A row whose job is gone, or has finished again, means
@@ -199,6 +221,50 @@ CREATE TABLE IF NOT EXISTS qsidecar_schedules (
   KEY qsidecar_schedules_next (next_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
+-- The batches. Each transaction that concerns the members of one writes its row first. All times
+-- are milliseconds since 1970, UTC.
+CREATE TABLE IF NOT EXISTS qsidecar_batches (
+  id           BIGINT       NOT NULL PRIMARY KEY, -- random
+  state        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- open, closed, ended (its callback is stored), cancelling or cancelled
+  fires_on     VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL, -- when the callback is stored: success (all jobs are done) or finish (all have ended)
+  batch_key    VARBINARY(255), -- a second batch of the queue with it is this one
+  parent       BIGINT, -- the batch of which the callback is a member
+  changes      BIGINT       NOT NULL,
+  created_at   BIGINT       NOT NULL,
+  closed_at    BIGINT,
+  ended_at     BIGINT,
+  expires_at   BIGINT       NOT NULL, -- when the row is deleted
+  done         BIGINT, -- after its end: how many jobs were done
+  failed       BIGINT, -- and how many were not
+  callback     VARCHAR(255), -- the id of the callback's job
+  -- the callback
+  queue        VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  priority     BIGINT       NOT NULL,
+  max_attempts BIGINT,
+  timeout_ms   BIGINT,
+  group_name   VARBINARY(256),
+  headers      MEDIUMTEXT, -- a JSON object
+  payload      MEDIUMBLOB   NOT NULL,
+  UNIQUE KEY qsidecar_batches_key (queue, batch_key),
+  KEY qsidecar_batches_state (state, id),
+  KEY qsidecar_batches_expire (expires_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The members of batches that have not ended. A job that is done and gone has its mark here.
+CREATE TABLE IF NOT EXISTS qsidecar_batch_members (
+  batch BIGINT NOT NULL,
+  done  BIGINT NOT NULL, -- 1: the job is done
+  job   BIGINT NOT NULL, -- negative: the callback of this batch, which is not stored yet
+  PRIMARY KEY (batch, done, job)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Batches of which members ended. Whatever tries to end the batch then deletes the row.
+CREATE TABLE IF NOT EXISTS qsidecar_batch_notes (
+  batch BIGINT NOT NULL,
+  note  BIGINT NOT NULL, -- random, so that no transaction waits for the row of another one
+  PRIMARY KEY (batch, note)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- Locks of admissions. Each group has one of the stripes of its queue.
 CREATE TABLE IF NOT EXISTS qsidecar_stripes (
   queue  VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
@@ -223,6 +289,26 @@ CREATE TABLE IF NOT EXISTS qsidecar_admitted (
   group_name VARBINARY(256) NOT NULL,
   job        BIGINT         NOT NULL,
   PRIMARY KEY (queue, group_name, job)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The progress that workers reported of their jobs. Its sidecar writes the last one of a job
+-- at most once a second, and deletes the row after the job has ended.
+CREATE TABLE IF NOT EXISTS qsidecar_progress (
+  job   BIGINT          NOT NULL PRIMARY KEY,
+  fence BIGINT          NOT NULL, -- of the claim whose worker reported it
+  done  BIGINT, -- NULL: not reported
+  total BIGINT,
+  data  VARBINARY(4096) NOT NULL,
+  at    BIGINT          NOT NULL  -- milliseconds since 1970, UTC
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The pending jobs of idempotency keys: what is stored, or replaces the job's content, when the
+-- claim of a job ends.
+CREATE TABLE IF NOT EXISTS qsidecar_pending (
+  job     BIGINT   NOT NULL PRIMARY KEY, -- the claimed job
+  since   BIGINT   NOT NULL, -- when the first of those that it replaced was stored: milliseconds since 1970, UTC
+  options LONGTEXT NOT NULL, -- all but its queue, key and payload: a JSON object
+  payload LONGBLOB NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it

@@ -4,7 +4,7 @@
 -- fragment: ready_row
 -- A larger payload than :small is read later, if the job is claimed.
 id, priority, position, {bytes}, IF(LENGTH(payload) <= :small, payload, NULL), attempts, prefetch_losses, fence,
-  max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses, admitted_group
+  max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses, admitted_group, progress, start_before, on_expiry = 'delete', retain_ms
 
 -- fragment: oldest
 FROM {jobs} WHERE {in_segment} AND :where ORDER BY {in_order} LIMIT :limit
@@ -62,6 +62,12 @@ SELECT id, payload FROM qsidecar_jobs WHERE id IN (:ids)
 -- Makes a locked ready job dead whose payload cannot be delivered.
 UPDATE qsidecar_jobs SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead,
   finished_at = :now, prune_at = :prune_at, last_error = :message, group_name = COALESCE(group_name, admitted_group), admitted_group = NULL
+WHERE id = :id
+
+-- name: expire
+-- Makes a locked ready job dead whose time to start is over.
+UPDATE qsidecar_jobs SET state = 'dead', fence = :fence, retention_dead_ms = :retention_dead, finished_at = :now, prune_at = :prune_at,
+  last_error = :message, group_name = COALESCE(group_name, admitted_group), admitted_group = NULL
 WHERE id = :id
 
 -- name: probe

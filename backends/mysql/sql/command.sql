@@ -15,7 +15,7 @@ SELECT {no_pushdown} id, urgency, sort_key FROM {jobs} WHERE segment = :segment 
 ORDER BY urgency, sort_key, id LIMIT :limit
 
 -- name: retry
--- with set: attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, group_noticed = NULL
+-- with set: attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, group_noticed = NULL, start_before = NULL
 {make_ready}
 
 -- name: change_ready

@@ -29,6 +29,7 @@ DELETE FROM qsidecar_capped WHERE queue = :queue AND job IN (:jobs)
 INSERT IGNORE INTO qsidecar_capped (queue, job) VALUES (:queue, :job)
 
 -- name: move_gate
+-- The caller passes Gate.Next and Gate.Advance (backends/limits.go).
 UPDATE qsidecar_gates SET next_at = GREATEST(:next, {now_ns}) + :advance WHERE queue = :queue
 
 -- name: lock_limits

@@ -28,6 +28,13 @@ UPDATE {by_id} SET group_name = admitted_group, admitted_group = NULL, group_not
 -- It always writes: clusters with several writing servers compare only writes.
 INSERT INTO qsidecar_stripes (queue, stripe) VALUES (:queue, :stripe) ON DUPLICATE KEY UPDATE passes = passes + 1
 
+-- name: free_stripes
+-- Leaves out the stripes that other transactions have locked.
+SELECT queue, stripe FROM qsidecar_stripes FORCE INDEX (PRIMARY) WHERE :stripes FOR UPDATE {skip_locked}
+
+-- name: one_stripe
+(queue = :queue AND stripe = :stripe)
+
 -- name: one_group
 queue = :queue AND group_name = :group
 
@@ -54,7 +61,7 @@ WHERE a.queue = :queue AND a.group_name = :group AND j.admitted_group IS NOT NUL
 (SELECT {no_pushdown} :number, id, urgency, sort_key FROM {jobs} WHERE segment = :segment AND {uncovered} ORDER BY urgency, sort_key, id LIMIT :limit)
 
 -- name: delete_notes
-DELETE FROM a USING qsidecar_admissions AS a FORCE INDEX (PRIMARY) WHERE note IN (:notes)
+DELETE FROM a USING qsidecar_admissions AS a FORCE INDEX (PRIMARY) WHERE note IN (:notes) AND queue <> ''
 
 -- name: leave_admitted
 DELETE FROM a USING qsidecar_admitted AS a FORCE INDEX (PRIMARY) WHERE queue = :queue AND group_name = :group AND job IN (:jobs)

@@ -34,9 +34,9 @@ WHERE segment = :segment AND id > :after ORDER BY id LIMIT :limit
 -- name: keys_taken
 -- Whether a retry of all dead jobs of a queue would give one a key that another job has, or two of them the same key.
 SELECT EXISTS (SELECT 1 FROM {jobs} INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`
-    WHERE segment = :segment AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > {now}
+    WHERE segment = :segment AND qsidecar_jobs.key_state IS NULL AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > {now}
       OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))
-  OR EXISTS (SELECT 1 FROM {jobs} WHERE segment = :segment AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)
+  OR EXISTS (SELECT 1 FROM {jobs} WHERE segment = :segment AND `key` IS NOT NULL AND key_state IS NULL GROUP BY `key` HAVING COUNT(*) > 1)
 
 -- fragment: segments
 -- How many rows there are of each `segment` and urgency between two values, up to a limit.
@@ -118,7 +118,7 @@ SELECT {size} FROM qsidecar_jobs WHERE id IN (:ids) AND queue = :queue
 
 -- name: view
 SELECT j.id, j.queue, {shown_state}, j.payload, j.priority, j.attempts, COALESCE(j.claim_max, j.max_attempts, 0), j.enqueued_at, j.run_at, j.claimed_at, j.finished_at,
-  j.worker, j.`key`, j.headers, j.result, COALESCE(j.group_name, j.admitted_group)
+  j.worker, j.`key`, j.headers, j.result, COALESCE(j.group_name, j.admitted_group), j.progress, j.start_before
 FROM qsidecar_jobs j WHERE j.id IN (:ids) AND j.queue = :queue
 
 -- name: failures

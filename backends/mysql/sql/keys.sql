@@ -17,8 +17,9 @@ INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES :rows ON DUPLIC
 SELECT queue, `key`, job, state, expires_at FROM {keys} WHERE :keys FOR UPDATE
 
 -- name: states_of_keys
--- A job that has not ended is in some state, or was deleted by hand.
-SELECT k.queue, k.`key`, COALESCE((SELECT {shown_state} FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k
+-- A job that has not ended is in some state, or was deleted by hand. The last column: the key is free since it was claimed.
+SELECT k.queue, k.`key`, COALESCE((SELECT {shown_state} FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted'),
+  EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job AND j.key_state = 'start' AND j.claim_max IS NOT NULL) FROM qsidecar_keys k
 WHERE (:keys) AND k.state IS NULL
 
 -- name: lock_existing_keys

@@ -6,7 +6,7 @@
 SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) AS n
 
 -- name: due_arrived
--- Whether there are plain INSERTs with a run_at.
+-- Whether there are plain INSERTs with a run_at or start_before.
 SELECT 'arrived', '', 1 FROM (SELECT 1 FROM {jobs} WHERE segment = 'n' LIMIT 1) AS x
 
 -- name: due_groups
@@ -24,6 +24,11 @@ SELECT 'owner', '', x.owner FROM (SELECT {no_pushdown} owner FROM {jobs} WHERE :
 -- name: due_schedule
 SELECT 'schedule', '', x.at FROM (SELECT next_at AS at FROM qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules ORDER BY next_at LIMIT 1) AS x
 
+-- name: due_batches
+-- Whether there are batches that can possibly end, or be deleted.
+SELECT 'batches', '', 1 FROM DUAL WHERE EXISTS (SELECT 1 FROM qsidecar_batch_notes) OR EXISTS (SELECT 1 FROM qsidecar_batches FORCE INDEX (qsidecar_batches_state) WHERE state IN ('closed', 'cancelling'))
+  OR EXISTS (SELECT 1 FROM qsidecar_batches FORCE INDEX (qsidecar_batches_expire) WHERE expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) DIV 1000)
+
 -- name: due_never
 -- `sort_key` is NULL for a date that does not exist, which a session that is not strict can store.
 SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments)
@@ -33,6 +38,10 @@ WHERE x.id IS NOT NULL
 -- name: due_expired
 SELECT 'expired', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
 FROM (SELECT prune_at AS at FROM qsidecar_prunable WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
+
+-- name: due_expiring
+SELECT 'expiring', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
+FROM (SELECT start_before AS at FROM qsidecar_expiring WHERE start_before >= :from ORDER BY start_before LIMIT 1) AS x
 
 -- name: due_keys
 SELECT 'keys', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
@@ -106,6 +115,13 @@ SELECT id FROM {jobs} WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT :
 
 -- name: prunable
 SELECT prune_at, job FROM qsidecar_prunable WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at, job LIMIT :limit
+
+-- name: expiring
+SELECT start_before, job FROM qsidecar_expiring WHERE start_before >= :from AND start_before <= {now} ORDER BY start_before, job LIMIT :limit
+
+-- name: delete_expiring
+-- Like delete_prunable.
+DELETE FROM qsidecar_expiring WHERE start_before >= :first AND start_before <= :last AND job IN (:jobs)
 
 -- name: prunable_keys
 SELECT queue, `key`, prune_at FROM {prunable_keys_index}

@@ -10,7 +10,8 @@ qsidecar_jobs FORCE INDEX (qsidecar_segments)
 qsidecar_jobs FORCE INDEX (PRIMARY)
 
 -- fragment: delete_by_id
-DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)
+-- If it read no column but the id, the server would scan a small table in spite of the forced index.
+DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {uncovered}
 
 -- fragment: keys
 -- The table of keys for statements that lock rows. They lock, or fail at, all rows that they scan. The server scans only the

@@ -14,23 +14,34 @@ INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run
 -- name: insert_delayed_row
 (:queue, :state, :priority, {max_attempts}, :timeout_ms, :now + INTERVAL :delay_us MICROSECOND, :now, :now, :key, :headers, :payload
 
--- name: insert_grouped
--- The same with groups, which can be NULL. The transaction notes the groups of those that are blocked.
-INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload, group_name, group_noticed) VALUES
+-- name: insert_more
+-- The same with groups, expiries and retentions of jobs, which can be NULL. The transaction notes the groups of those that are blocked.
+INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload, group_name, group_noticed, start_before, on_expiry, retention_dead_ms, retain_ms, key_state) VALUES
 
 -- name: end_row
 )
 
--- name: end_grouped_row
-, :group, 1)
+-- name: end_more
+, :group, 1, :start_before, :on_expiry, :retention_dead, :retain, :key_state)
+
+-- name: insert_expiring
+-- The statement before it inserted the jobs.
+INSERT INTO qsidecar_expiring (start_before, job) VALUES :rows
+
+-- name: expiring_row
+(:start_before, LAST_INSERT_ID() + :index * {step})
+
+-- name: expire_later
+-- Waiting jobs that had no row. Further rows can follow.
+INSERT IGNORE INTO qsidecar_expiring (start_before, job) VALUES (:start_before, :job)
 
 -- name: inserted
 SELECT LAST_INSERT_ID(), {step}
 
 -- name: ack
--- Ends claims of jobs that are not kept, have neither a key nor a group, and never failed.
-{delete_by_id} WHERE id IN (:ids) AND token_number = :numbers AND token_sidecar = :sidecars
-  AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL AND admitted_group IS NULL
+-- Ends claims of jobs that are not kept, have neither a key nor a group, are in no batch, and never failed.
+{delete_by_id} AND token_number = :numbers AND token_sidecar = :sidecars
+  AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL AND admitted_group IS NULL AND batch IS NULL
 
 -- name: row_count
 -- How many rows the last statement changed.
@@ -39,7 +50,7 @@ SELECT ROW_COUNT()
 -- fragment: row
 id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max,
   backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at,
-  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at, group_name, admitted_group
+  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at, group_name, admitted_group, batch, start_before, on_expiry = 'delete', key_state, enqueued_at
 
 -- name: lock
 SELECT {row} FROM {by_id} WHERE id IN (:ids) ORDER BY id FOR UPDATE
@@ -55,7 +66,7 @@ SELECT id FROM qsidecar_jobs WHERE id IN (:ids) AND state = 'claimed'
 SELECT id FROM {by_id} WHERE id = :id FOR UPDATE NOWAIT
 
 -- name: delete_done
-{delete_by_id} WHERE id IN (:ids)
+{delete_by_id}
 
 -- fragment: end_claims_of_all
 -- Writes how claims ended whose jobs stay. {also} is another column.
@@ -84,7 +95,7 @@ WHERE id IN (:ids)
 INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (:job, :fence, :attempt, :cause, :message, :now)
 
 -- name: delete_failures
-DELETE FROM qsidecar_failures WHERE job IN (:jobs)
+DELETE FROM f USING qsidecar_failures AS f FORCE INDEX (PRIMARY) WHERE job IN (:jobs) AND cause <> ''
 
 -- name: insert_prunable
 -- Further rows can follow.

@@ -5,8 +5,8 @@
 --   INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
 -- (without the schema's name if the search_path has it). Public columns:
--- queue, payload, priority, headers, max_attempts, run_at, group_name. All others are
--- the sidecar's own. A text with backslashes becomes a payload by convert_to(text, 'UTF8').
+-- queue, payload, priority, headers, max_attempts, run_at, group_name, start_before,
+-- on_expiry, retain_ms. All others are the sidecar's own. A text with backslashes becomes a payload by convert_to(text, 'UTF8').
 
 CREATE SCHEMA IF NOT EXISTS {s};
 
@@ -26,9 +26,10 @@ CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARAL
 CREATE FUNCTION {s}.qsidecar_next() RETURNS bigint LANGUAGE sql VOLATILE
   AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int OPERATOR(pg_catalog.+) pg_catalog.nextval(''{s}.qsidecar_sequence'')';
 
--- As a domain the name is checked when a job is stored, not at each change of its row.
+-- As a domain the name is checked when a job is stored, not at each change of its row. The
+-- rule's name is what a producer sees.
 CREATE DOMAIN {s}.qsidecar_queue_name AS text COLLATE "C"
-  CHECK (VALUE ~ '^[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}$');
+  CONSTRAINT "queue: use A-Z a-z 0-9 . _ : / - and do not start with . or -" CHECK (VALUE ~ '^[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}$');
 
 CREATE TABLE {s}.qsidecar_meta (
   singleton   smallint PRIMARY KEY CHECK (singleton = 1),
@@ -47,12 +48,15 @@ CREATE TABLE {s}.qsidecar_jobs (
   losses            integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   integer     NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   priority          smallint    NOT NULL DEFAULT 0,
-  max_attempts      smallint    CHECK (max_attempts >= 1),
+  max_attempts      smallint    CONSTRAINT "max_attempts: use a number from 1 to 32767" CHECK (max_attempts >= 1),
   prefetched        boolean     NOT NULL DEFAULT false, -- its delivery is not recorded and not in attempts
   queue             {s}.qsidecar_queue_name NOT NULL,
   state             text        COLLATE "C" NOT NULL DEFAULT 'ready',
   timeout_ms        bigint, -- the job's own
+  retain_ms         bigint, -- how long the done job is kept at least; NULL: as the queue's are
   run_at            timestamptz,
+  start_before      timestamptz, -- no attempt starts at this time or later; NULL: no limit
+  on_expiry         text        COLLATE "C" CHECK (on_expiry IN ('dead', 'delete')), -- what becomes of it at start_before; NULL: dead
   -- the policy of the last claim
   claim_max         integer,
   backoff_ms        bigint,
@@ -75,8 +79,11 @@ CREATE TABLE {s}.qsidecar_jobs (
   group_name        text        COLLATE "C", -- a ready job with it is blocked: it waits for a slot of its group
   admitted_group    text        COLLATE "C", -- the group of a job that has a slot; group_name is NULL then
   group_noticed     boolean, -- of a blocked job: a sidecar has noticed it; NULL: none has
+  progress          smallint, -- 1: its worker reported progress, now or in an earlier attempt
+  batch             bigint, -- of which the job is a member; NULL: none
+  key_state         text        COLLATE "C", -- start: its key is free once it has been claimed; pending: qsidecar_pending can have a row for it
   last_error        text, -- NULL: it has no row in qsidecar_failures
-  headers           jsonb       CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
+  headers           jsonb       CONSTRAINT "headers: use a JSON object with texts as values" CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
   result            bytea,
   payload           bytea       NOT NULL DEFAULT '',
 
@@ -85,15 +92,17 @@ CREATE TABLE {s}.qsidecar_jobs (
   -- that no later UPDATE is refused: a row can be older than a CHECK of a later version.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
     AND (run_at IS NULL OR run_at >= '0001-01-02 00:00:00+00' AND run_at < '9999-12-31 23:59:59.999001+00')
+    AND (start_before IS NULL OR start_before >= '0001-01-02 00:00:00+00' AND start_before < '9999-12-31 23:59:59.999001+00')
     AND enqueued_at >= '0001-01-02 00:00:00+00' AND enqueued_at < '9999-12-31 23:59:59.999001+00'
     AND ready_at >= '0001-01-02 00:00:00+00' AND ready_at < '9999-12-31 23:59:59.999001+00'
     AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND prefetch_losses BETWEEN 0 AND 32767
     AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000)
+    AND (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000)
     AND (key IS NULL OR octet_length(key) BETWEEN 1 AND 255)
     AND (group_name IS NULL OR octet_length(group_name) BETWEEN 1 AND 255) AND admitted_group IS NULL
     AND (headers IS NULL OR octet_length(headers::text) <= 65536)),
   -- Lists, counts and retention find finished jobs by this instant.
-  CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+  CONSTRAINT "state: leave it out (done and dead need a finished_at)" CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
 ) WITH (
   -- Most rows are deleted soon: vacuum early and at full speed, and never lock the table to
   -- give its last pages back.
@@ -111,6 +120,9 @@ CREATE INDEX qsidecar_owned     ON {s}.qsidecar_jobs (owner, id)                
 CREATE INDEX qsidecar_due       ON {s}.qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON {s}.qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX qsidecar_prunable  ON {s}.qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+
+-- Waiting jobs that expire.
+CREATE INDEX qsidecar_expiring  ON {s}.qsidecar_jobs (start_before)             WHERE start_before IS NOT NULL AND state IN ('ready', 'scheduled');
 
 -- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
 -- jobs that no sidecar has noticed; the jobs that have slots.
@@ -226,6 +238,57 @@ CREATE TABLE {s}.qsidecar_schedules (
 
 CREATE INDEX qsidecar_schedules_next ON {s}.qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
 
+-- The batches. Each transaction that concerns the members of one writes its row first. All times
+-- are milliseconds since 1970, UTC.
+CREATE TABLE {s}.qsidecar_batches (
+  id           bigint PRIMARY KEY, -- random
+  state        text   COLLATE "C" NOT NULL, -- open, closed, ended (its callback is stored), cancelling or cancelled
+  fires_on     text   COLLATE "C" NOT NULL, -- when the callback is stored: success (all jobs are done) or finish (all have ended)
+  batch_key    text   COLLATE "C", -- a second batch of the queue with it is this one
+  parent       bigint, -- the batch of which the callback is a member
+  changes      bigint NOT NULL,
+  created_at   bigint NOT NULL,
+  closed_at    bigint,
+  ended_at     bigint,
+  expires_at   bigint NOT NULL, -- when the row is deleted
+  done         bigint, -- after its end: how many jobs were done
+  failed       bigint, -- and how many were not
+  callback     text   COLLATE "C", -- the id of the callback's job
+  -- the callback
+  queue        text   COLLATE "C" NOT NULL,
+  priority     bigint NOT NULL,
+  max_attempts bigint,
+  timeout_ms   bigint,
+  group_name   text   COLLATE "C",
+  headers      text, -- a JSON object
+  payload      bytea  NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE UNIQUE INDEX qsidecar_batches_key    ON {s}.qsidecar_batches (queue, batch_key) WHERE batch_key IS NOT NULL;
+CREATE INDEX qsidecar_batches_state  ON {s}.qsidecar_batches (state, id);
+CREATE INDEX qsidecar_batches_expire ON {s}.qsidecar_batches (expires_at);
+
+-- The members of batches that have not ended. A job that is done and gone has its mark here.
+CREATE TABLE {s}.qsidecar_batch_members (
+  batch bigint NOT NULL,
+  done  bigint NOT NULL, -- 1: the job is done
+  job   bigint NOT NULL, -- negative: the callback of this batch, which is not stored yet
+  PRIMARY KEY (batch, done, job)
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false
+);
+
+-- Batches of which members ended. Whatever tries to end the batch then deletes the row.
+CREATE TABLE {s}.qsidecar_batch_notes (
+  batch bigint NOT NULL,
+  note  bigint NOT NULL, -- random, so that no transaction waits for the row of another one
+  PRIMARY KEY (batch, note)
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false
+);
+
 -- Locks of admissions. Each group has one of the stripes of its queue.
 CREATE TABLE {s}.qsidecar_stripes (
   queue  text    COLLATE "C" NOT NULL,
@@ -244,6 +307,33 @@ CREATE TABLE {s}.qsidecar_admissions (
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
   vacuum_truncate = false
+);
+
+-- The progress that workers reported of their jobs. Its sidecar writes the last one of a job
+-- at most once a second, and deletes the row after the job has ended.
+CREATE TABLE {s}.qsidecar_progress (
+  job   bigint PRIMARY KEY,
+  fence bigint NOT NULL, -- of the claim whose worker reported it
+  done  bigint, -- NULL: not reported
+  total bigint,
+  data  bytea  NOT NULL,
+  at    bigint NOT NULL  -- milliseconds since 1970, UTC
+) WITH (
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false, toast.vacuum_truncate = false
+);
+
+-- The pending jobs of idempotency keys: what is stored, or replaces the job's content, when the
+-- claim of a job ends.
+CREATE TABLE {s}.qsidecar_pending (
+  job     bigint PRIMARY KEY, -- the claimed job
+  since   bigint NOT NULL, -- when the first of those that it replaced was stored: milliseconds since 1970, UTC
+  options text   NOT NULL, -- all but its queue, key and payload: a JSON object
+  payload bytea  NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false, toast.vacuum_truncate = false
 );
 
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it

@@ -7,10 +7,22 @@
 -- larger than any that a sidecar stores.
 octet_length(j.payload) + CASE WHEN pg_column_size(j.headers) > 65536 THEN octet_length(j.headers::text) ELSE 0 END
 
+-- fragment: claim_size_j
+-- The same for a claim. An expired row is larger than any that a claim returns (core.SizeExpired).
+CASE WHEN j.start_before <= {s}.qsidecar_now() THEN CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END ELSE {size_j} END
+
+-- fragment: start_within
+-- How many milliseconds a claimed job has to start; 0: any. An INSERT can have stored a time that can't be subtracted.
+CASE WHEN j.start_before IS NULL OR j.start_before > '9999-12-31 23:59:59.999+00' THEN 0 ELSE greatest(floor(extract(epoch FROM j.start_before - {s}.qsidecar_now()) * 1000)::bigint, 1) END
+
 -- fragment: own_timeout
 -- The job's own timeout, within the wire's range: an INSERT can name one that is longer than an
 -- interval can be. (least would take the limit for NULL.)
 CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END
+
+-- fragment: own_retention
+-- How long the done job is kept at least, within the wire's range, like {own_timeout}.
+CASE WHEN j.retain_ms > 316224000000 THEN 316224000000 ELSE j.retain_ms END
 
 -- fragment: next_fence
 -- A number after the row's. After one that only an INSERT can have named, and that is too
@@ -28,7 +40,7 @@ greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (
 -- fragment: claim_oldest
 -- The oldest jobs first. {except} is empty, or leaves out rows that the database refuses to change.
 {claim_head}
-    SELECT j.id, {size_j} AS size, -j.priority::int AS urgency, j.position
+    SELECT j.id, {claim_size_j} AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
     WHERE NOT s.paused AND j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
@@ -61,7 +73,7 @@ greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (
       ) SELECT urgency FROM p WHERE urgency IS NOT NULL
     ) AS p
     CROSS JOIN LATERAL (
-      SELECT j.id, {size_j} AS size, p.urgency, -j.position AS position
+      SELECT j.id, {claim_size_j} AS size, p.urgency, -j.position AS position
       FROM {s}.qsidecar_jobs j
       WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = s.queue AND -j.priority::int = p.urgency {except}
       ORDER BY j.position DESC
@@ -118,16 +130,16 @@ WITH picked AS MATERIALIZED (
     ) AS z)
   WHERE j.id = ANY((SELECT ids FROM c)::bigint[])
   RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.prefetched::int AS attempts, j.claim_max, j.fence,
-    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.losses, j.admitted_group, j.payload
+    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.losses, j.admitted_group, j.progress, {start_within} AS start_within, j.payload
 )
 SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, id, priority, attempts, claim_max, fence, enqueued_at,
-  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), losses, coalesce(admitted_group, ''), payload
+  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), losses, coalesce(admitted_group, ''), coalesce(progress, 0), start_within, payload
 FROM taken
 UNION ALL
-SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', NULL
+SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', 0, 0, NULL
 FROM numbered WHERE NOT (size <= :max_payload::bigint AND (total <= :max_bytes::bigint OR slot = 1 AND :at_least_one::boolean))
 UNION ALL
-SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', NULL
+SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, '', 0, 0, NULL
 FROM c WHERE ids IS NOT NULL
 
 -- fragment: claimed
@@ -139,7 +151,7 @@ state = 'claimed', owner = :owner::bigint, claimed_at = {s}.qsidecar_now(), fenc
 -- fragment: claim_values
 -- A job that must be alone (see backends.Job.Alone) is delivered as a prefetched one.
 least(j.attempts, 32767) + 1 - ({uncounted})::int, {uncounted}, {claim_max},
-      {backoff}, {backoff_max}, nullif({retention_done}, 0), nullif({retention_dead}, 0),
+      {backoff}, {backoff_max}, greatest(nullif({retention_done}, 0), {own_retention}), nullif({retention_dead}, 0),
       {token_sidecar}, {token_number}, {lease_ms},
       {s}.qsidecar_now() + {limit_ms} * interval '1 ms',
       CASE WHEN NOT ({prefetch} OR {alone} AND {lease_ms} IS NULL) THEN {s}.qsidecar_now() + least({lease_ms}, {limit_ms}) * interval '1 ms' END,
@@ -167,7 +179,7 @@ WITH picked AS MATERIALIZED (
   SELECT r.id, r.size
   FROM unnest(:from_urgencies::int[], :from_positions::bigint[], :to_urgencies::int[], :to_positions::bigint[]) AS s (from_urgency, from_position, to_urgency, to_position)
   CROSS JOIN LATERAL (
-    SELECT j.id, {size_j} AS size
+    SELECT j.id, {claim_size_j} AS size
     FROM {s}.qsidecar_jobs j
     WHERE j.state = 'ready' AND j.group_name IS NULL AND j.queue = :queue::text AND NOT EXISTS (SELECT FROM {s}.qsidecar_queues q WHERE q.queue = :queue AND q.paused)
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
@@ -187,7 +199,7 @@ UPDATE {s}.qsidecar_jobs j SET {claimed} = ROW({claim_values})
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING {slot}, cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
   j.attempts + j.prefetched::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
-  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.losses, coalesce(j.admitted_group, ''), j.payload
+  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.losses, coalesce(j.admitted_group, ''), coalesce(j.progress, 0), {start_within}, j.payload
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.
@@ -204,6 +216,32 @@ WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
+), k AS (
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
+)
+SELECT DISTINCT queue::text, group_name FROM b WHERE group_name IS NOT NULL
+
+-- name: remove_expired
+-- Deletes locked waiting jobs that expired. The key of a deleted job would have to be locked, so those that have one become dead, and are pruned
+-- soon. Returns the groups of the deleted ones.
+WITH d AS (
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(:ids::bigint[]) AND key IS NULL AND state IN ('ready', 'scheduled') RETURNING queue, coalesce(group_name, admitted_group) AS group_name
+)
+SELECT DISTINCT queue::text, group_name FROM d WHERE group_name IS NOT NULL
+
+-- name: expire
+-- Makes locked waiting jobs dead whose time to start is over. It treats keys as bury does. Returns their groups.
+WITH l AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED
+), b AS (
+  UPDATE {s}.qsidecar_jobs j SET state = 'dead', fence = {next_fence}, run_at = NULL,
+    retention_dead_ms = coalesce(nullif((:retentions_dead::bigint[])[{at}], 0), j.retention_dead_ms), finished_at = {s}.qsidecar_now(),
+    prune_at = {s}.qsidecar_now() + coalesce(nullif((:retentions_dead::bigint[])[{at}], 0), j.retention_dead_ms) * interval '1 ms',
+    last_error = :message, group_name = coalesce(j.group_name, j.admitted_group), admitted_group = NULL
+  WHERE j.id = ANY(:ids::bigint[]) AND j.state || '' IN ('ready', 'scheduled')
+  RETURNING j.id, j.fence, j.attempts, j.queue, j.group_name
+), e AS (
+  INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
+  SELECT id, fence, attempts, 'expired', :message, {s}.qsidecar_now() FROM b
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )

@@ -13,7 +13,7 @@
 -- and the second number is below the first. The last columns are how many jobs it read, and
 -- the last of them.
 WITH t AS MATERIALIZED (
-  SELECT id, queue, key, finished_at FROM {s}.qsidecar_jobs
+  SELECT id, queue, CASE WHEN key_state IS NULL THEN key END AS key, finished_at FROM {s}.qsidecar_jobs
   WHERE state = 'dead' AND queue = :queue AND {chosen}
   FOR UPDATE
 ), l AS MATERIALIZED (
@@ -28,7 +28,7 @@ WITH t AS MATERIALIZED (
   RETURNING job
 ), u AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'ready', position = {s}.qsidecar_next(), ready_at = {s}.qsidecar_now(),
-    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, group_noticed = NULL
+    attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, group_noticed = NULL, start_before = NULL
   WHERE j.id = ANY(ARRAY(SELECT id FROM t WHERE key IS NULL OR id IN (SELECT job FROM k)))
   RETURNING 1
 )
@@ -36,11 +36,11 @@ SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k),
   coalesce((SELECT max(finished_at) FROM t), {s}.qsidecar_now()), coalesce((SELECT id FROM t ORDER BY finished_at DESC, id DESC LIMIT 1), 0)
 
 -- fragment: changed_due
-CASE WHEN :delay_ms::bigint IS NOT NULL THEN {s}.qsidecar_now() + :delay_ms::bigint * interval '1 ms' WHEN :run_at::timestamptz IS NOT NULL THEN :run_at::timestamptz
+CASE WHEN :delay_ms::bigint IS NOT NULL THEN least({s}.qsidecar_now() + :delay_ms::bigint * interval '1 ms', j.enqueued_at + nullif(:within_ms::bigint, 0) * interval '1 ms') WHEN :run_at::timestamptz IS NOT NULL THEN :run_at::timestamptz
     WHEN j.state = 'scheduled' THEN j.run_at END
 
 -- name: change
--- Changes the priority (:priority) or the time (:delay_ms from now, or :run_at) of jobs that wait. It locks the rows first, so that
+-- Changes the priority (:priority) or the time (:delay_ms from now, but at most :within_ms after the enqueue, or :run_at) of jobs that wait. It locks the rows first, so that
 -- none of them is claimed in between. Those that are ready wait for their groups again; one in a back-off keeps its slot. A fence above 0 frees rows from a CHECK that is younger than they are.
 WITH t AS MATERIALIZED (
   SELECT id, CASE WHEN state = 'ready' THEN admitted_group END AS group_name FROM {s}.qsidecar_jobs

@@ -18,6 +18,16 @@ WHERE j.id = ANY(:ids::bigint[]) AND coalesce(j.admitted_group, '') <> ''
 INSERT INTO {s}.qsidecar_stripes AS l (queue, stripe) SELECT * FROM unnest(:queues::text[], :stripes::int[])
 ON CONFLICT (queue, stripe) DO UPDATE SET passes = l.passes + 1
 
+-- name: lock_free_stripes
+-- Does the same, but leaves out stripes that other transactions have locked, and those that don't exist yet. Returns the others.
+INSERT INTO {s}.qsidecar_stripes AS l (queue, stripe)
+SELECT f.queue, f.stripe FROM unnest(:queues::text[], :stripes::int[]) AS x (queue, stripe) CROSS JOIN LATERAL (
+  SELECT s.queue, s.stripe FROM {s}.qsidecar_stripes s WHERE s.queue = x.queue AND s.stripe = x.stripe
+  ORDER BY s.queue, s.stripe LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS f
+ON CONFLICT (queue, stripe) DO UPDATE SET passes = l.passes + 1
+RETURNING queue::text, stripe
+
 -- name: take_notes
 -- Deletes what the next statements see to. With a lock on their stripes, no other admission waits for these rows.
 WITH n AS MATERIALIZED (
@@ -59,6 +69,12 @@ SELECT s.n, s.queue, s.name, s.limits[1] AS most, s.limits[2] AS most_ready, s.c
 -- fragment: places
 -- How many of the ready and blocked jobs of the group x can have slots.
 greatest(least(x.most - x.claimed - x.delayed, x.most_ready), 0)
+
+-- name: find_waiting
+-- The groups with slots of jobs that no worker has: only these can have too many, or the slots that other jobs need.
+SELECT x.n, x.delayed > 0, x.ready > 0 FROM (
+  {slots}
+) AS x WHERE x.delayed > 0 OR x.ready > 0 ORDER BY x.n
 
 -- name: leave_delayed
 -- Takes the slots beyond the limit from jobs in their back-off. Returns from how many.

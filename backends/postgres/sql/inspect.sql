@@ -169,7 +169,7 @@ CASE WHEN j.state = 'ready' AND j.group_name IS NOT NULL THEN 'blocked' ELSE j.s
 
 -- name: view
 SELECT j.id, j.queue, {shown_state}, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
-  j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result, coalesce(j.group_name, j.admitted_group, '')
+  j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result, coalesce(j.group_name, j.admitted_group, ''), coalesce(j.progress, 0), j.start_before
 FROM unnest(:ids::bigint[]) WITH ORDINALITY AS x (id, n)
 CROSS JOIN LATERAL (SELECT * FROM {s}.qsidecar_jobs j WHERE j.id = x.id AND j.queue = :queue LIMIT 1) AS j
 ORDER BY x.n
@@ -192,13 +192,13 @@ SELECT EXISTS (
     SELECT FROM {s}.qsidecar_keys k
     WHERE k.queue = :queue AND k.key = j.key AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > {s}.qsidecar_now()) LIMIT 1
   ) AS k
-  WHERE j.state = 'dead' AND j.queue = :queue AND j.finished_at IS NOT NULL AND j.key IS NOT NULL
+  WHERE j.state = 'dead' AND j.queue = :queue AND j.finished_at IS NOT NULL AND j.key IS NOT NULL AND j.key_state IS NULL
 )
 
 -- name: keys_twice
 -- Whether two dead jobs of a queue have one key.
 SELECT EXISTS (
   SELECT FROM {s}.qsidecar_jobs
-  WHERE state = 'dead' AND queue = :queue AND finished_at IS NOT NULL AND key IS NOT NULL
+  WHERE state = 'dead' AND queue = :queue AND finished_at IS NOT NULL AND key IS NOT NULL AND key_state IS NULL
   GROUP BY key HAVING count(*) > 1
 )

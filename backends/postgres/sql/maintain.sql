@@ -14,13 +14,15 @@ DELETE FROM {s}.qsidecar_cancelled c WHERE NOT EXISTS (SELECT FROM {s}.qsidecar_
 
 -- name: look
 -- with cancelled: ARRAY(SELECT unnest(ARRAY[token_sidecar, token_number]) FROM {s}.qsidecar_cancelled WHERE owner = :sidecar)
+-- with batches: NOT :watched AND ((SELECT true FROM {s}.qsidecar_batch_notes ORDER BY batch, note LIMIT 1) IS NOT NULL OR (SELECT true FROM {s}.qsidecar_batches WHERE state = 'closed' ORDER BY state, id LIMIT 1) IS NOT NULL OR (SELECT true FROM {s}.qsidecar_batches WHERE state = 'cancelling' ORDER BY state, id LIMIT 1) IS NOT NULL OR (SELECT true FROM {s}.qsidecar_batches WHERE expires_at <= (extract(epoch FROM {s}.qsidecar_now()) * 1000)::bigint ORDER BY expires_at LIMIT 1) IS NOT NULL)
 -- with fires_at: (SELECT next_at FROM {s}.qsidecar_schedules WHERE next_at IS NOT NULL AND adopted <= :schedules::bigint ORDER BY next_at LIMIT 1)
 {looking}
 
 -- name: look_jobs
--- The same without the tables of cancelled claims and of schedules, if one of them is out of order.
+-- The same without the tables of cancelled claims, of schedules and of batches, if one of them is out of order.
 -- with cancelled: ARRAY(SELECT :sidecar::bigint WHERE false)
 -- with fires_at: (SELECT :schedules::bigint WHERE false)
+-- with batches: false
 {looking}
 
 -- fragment: looking
@@ -61,8 +63,12 @@ SELECT {s}.qsidecar_now(),
     WHERE :prune::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1),
   {cancelled},
   {fires_at},
+  {batches},
   (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND state = 'ready' AND group_name IS NOT NULL ORDER BY queue, group_name, -priority::int, position LIMIT 1) IS NOT NULL
-    OR (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND admitted_group IS NOT NULL ORDER BY queue, admitted_group, state LIMIT 1) IS NOT NULL
+    OR (SELECT true FROM {s}.qsidecar_jobs WHERE NOT :watched AND admitted_group IS NOT NULL ORDER BY queue, admitted_group, state LIMIT 1) IS NOT NULL,
+  (SELECT start_before FROM {s}.qsidecar_jobs
+    WHERE start_before IS NOT NULL AND state IN ('ready', 'scheduled') AND start_before >= coalesce(:due_from::timestamptz, '-infinity') AND start_before <= {due_until}
+    ORDER BY start_before LIMIT 1)
 
 -- fragment: due_until
 CASE WHEN :due_from::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END
@@ -90,6 +96,13 @@ UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), f
   position = ((SELECT positions FROM a))[width_bucket(j.id, (SELECT ids FROM a))]
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING CASE WHEN j.group_name IS NULL THEN j.queue ELSE '' END
+
+-- name: lock_expired
+-- Locks waiting jobs whose time to start is over, from an instant on. :only is as in promote.
+SELECT id, queue::text, coalesce(on_expiry = 'delete', false) FROM {s}.qsidecar_jobs
+WHERE start_before IS NOT NULL AND state IN ('ready', 'scheduled') AND start_before >= coalesce(:from::timestamptz, '-infinity') AND start_before <= {s}.qsidecar_now()
+  AND (:only::bigint[] IS NULL OR id = ANY(:only))
+ORDER BY start_before LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: find_scheduled
 SELECT id, queue::text FROM {s}.qsidecar_jobs

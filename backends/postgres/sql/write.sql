@@ -13,17 +13,27 @@ FROM (
 ) AS j
 RETURNING id, state = 'ready'
 
--- name: insert_grouped
--- The same for jobs that have groups. The transaction notes the groups of those that are blocked.
-INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, headers, payload, group_name, group_noticed)
+-- fragment: expiries
+-- The columns of jobs that expire, and of those that have a retention of their own.
+:start_befores::timestamptz[], :start_withins::bigint[], :on_expiries::text[], :retentions_dead::bigint[], :retains::bigint[]
+
+-- fragment: start_before
+-- When such a job expires. start_within_ms counts from when the job is ready first.
+CASE WHEN start_within_ms > 0 THEN least(greatest(due, {s}.qsidecar_now()) + start_within_ms * interval '1 ms', '9999-12-31 23:59:59.999+00') ELSE start_before END
+
+-- name: insert_more
+-- The same for jobs that have groups, expire, or have a retention of their own. The transaction notes the groups of those that are blocked.
+INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, headers, payload, group_name, group_noticed,
+  start_before, on_expiry, retention_dead_ms, retain_ms)
 SELECT id, id, {s}.qsidecar_now(), {s}.qsidecar_now(), queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
-  priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, nullif(headers, '')::jsonb, payload, group_name, true
+  priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, nullif(headers, '')::jsonb, payload, nullif(group_name, ''), CASE WHEN group_name <> '' THEN true END,
+  {start_before}, nullif(on_expiry, ''), nullif(retention_dead_ms, 0), nullif(retain_ms, 0)
 FROM (
   SELECT {s}.qsidecar_next() AS id, x.*,
     CASE WHEN delay_ms > 0 THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE run_at END AS due
   FROM unnest(:queues::text[], :payloads::bytea[], :priorities::smallint[], :delays::bigint[], :run_ats::timestamptz[], :max_attempts::smallint[], :timeouts::bigint[], :headers::text[],
-      :groups::text[])
-    AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, group_name)
+      :groups::text[], {expiries})
+    AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, group_name, start_before, start_within_ms, on_expiry, retention_dead_ms, retain_ms)
 ) AS j
 RETURNING id, state = 'ready'
 
@@ -34,8 +44,8 @@ WITH j AS MATERIALIZED (
   SELECT {s}.qsidecar_next() AS id, x.*,
     CASE WHEN delay_ms > 0 THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE run_at END AS due
   FROM unnest(:queues::text[], :payloads::bytea[], :priorities::smallint[], :delays::bigint[], :run_ats::timestamptz[], :max_attempts::smallint[], :timeouts::bigint[], :headers::text[],
-      :keys::text[], :key_ttls::bigint[], :groups::text[]) WITH ORDINALITY
-    AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, key, key_ttl_ms, group_name, n)
+      :keys::text[], :key_ttls::bigint[], :key_states::text[], :groups::text[], {expiries}) WITH ORDINALITY
+    AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, key, key_ttl_ms, key_state, group_name, start_before, start_within_ms, on_expiry, retention_dead_ms, retain_ms, n)
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
   SELECT queue, key, id, {s}.qsidecar_now() + key_ttl_ms * interval '1 ms' FROM j ORDER BY queue, key
@@ -43,10 +53,11 @@ WITH j AS MATERIALIZED (
     WHERE k.state IS NOT NULL AND k.expires_at <= {s}.qsidecar_now()
   RETURNING job
 ), i AS (
-  INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, key, headers, payload, group_name, group_noticed)
+  INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, key, key_state, headers, payload, group_name, group_noticed,
+    start_before, on_expiry, retention_dead_ms, retain_ms)
   SELECT id, id, {s}.qsidecar_now(), {s}.qsidecar_now(), queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
-    priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, key, nullif(headers, '')::jsonb, payload, nullif(group_name, ''),
-    CASE WHEN group_name <> '' THEN true END
+    priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, key, nullif(key_state, ''), nullif(headers, '')::jsonb, payload, nullif(group_name, ''),
+    CASE WHEN group_name <> '' THEN true END, {start_before}, nullif(on_expiry, ''), nullif(retention_dead_ms, 0), nullif(retain_ms, 0)
   FROM j WHERE id IN (SELECT job FROM k)
   RETURNING id, state
 )
@@ -55,8 +66,9 @@ UNION ALL
 SELECT NULL, id, true, state = 'ready' FROM i
 
 -- name: keyed
--- The first jobs that were stored with some keys.
-SELECT x.n, k.job, coalesce(k.state, (SELECT {shown_state} FROM {s}.qsidecar_jobs j WHERE j.id = k.job LIMIT 1), 'deleted')
+-- The first jobs that were stored with some keys, and whether the key is free again since the job was claimed.
+SELECT x.n, k.job, coalesce(k.state, (SELECT {shown_state} FROM {s}.qsidecar_jobs j WHERE j.id = k.job LIMIT 1), 'deleted'),
+  k.state IS NULL AND coalesce((SELECT j.key_state = 'start' AND j.claim_max IS NOT NULL FROM {s}.qsidecar_jobs j WHERE j.id = k.job LIMIT 1), false)
 FROM unnest(:queues::text[], :keys::text[]) WITH ORDINALITY AS x (queue, key, n)
 CROSS JOIN LATERAL (SELECT k.job, k.state FROM {s}.qsidecar_keys k WHERE k.queue = x.queue AND k.key = x.key LIMIT 1) AS k
 
@@ -74,8 +86,8 @@ prefetched = false, token_sidecar = NULL, token_number = NULL, owner = NULL, lea
     claimed_at = NULL, worker = NULL
 
 -- name: ack
--- Ends claims of jobs that are not kept, and have neither a key nor a group.
-DELETE FROM {s}.qsidecar_jobs j WHERE {leased} AND j.retention_done_ms IS NULL AND j.key IS NULL AND j.admitted_group IS NULL
+-- Ends claims of jobs that are not kept, have neither a key nor a group, and are in no batch.
+DELETE FROM {s}.qsidecar_jobs j WHERE {leased} AND j.retention_done_ms IS NULL AND j.key IS NULL AND j.admitted_group IS NULL AND j.batch IS NULL
 RETURNING {at}
 
 -- fragment: row
@@ -83,7 +95,7 @@ RETURNING {at}
 j.id, j.queue::text, coalesce(j.key, ''), j.priority, j.position, j.fence, coalesce(j.token_sidecar, 0), coalesce(j.token_number, 0),
   coalesce(j.owner, 0), coalesce(j.lease_ms, 0), j.attempts + j.prefetched::int, coalesce(j.claim_max, 2147483647), j.losses,
   coalesce(j.backoff_ms, 0), coalesce(j.backoff_max_ms, 0), j.prefetched, j.prefetch_losses, j.retention_done_ms IS NOT NULL, j.worker IS NOT NULL,
-  coalesce(j.admitted_group, ''),
+  coalesce(j.admitted_group, ''), coalesce(j.batch, 0), coalesce(j.key_state = 'pending', false),
 
 -- name: lock
 -- Locks claimed rows.

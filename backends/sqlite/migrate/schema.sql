@@ -5,8 +5,8 @@
 --   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
 --
 -- Public columns: queue, payload, priority, headers, max_attempts, run_at,
--- group_name. All others are the sidecar's own. Instants are milliseconds since 1970, UTC.
--- run_at can be such a number, or a text that SQLite's date functions read, as
+-- group_name, start_before, on_expiry, retain_ms. All others are the sidecar's own. Instants are milliseconds
+-- since 1970, UTC. run_at and start_before can be such a number, or a text that SQLite's date functions read, as
 -- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
 -- SQLite 3.38, because they run in the library of the program that inserts.
 
@@ -28,19 +28,26 @@ CREATE TABLE qsidecar_jobs (
   losses            INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   priority          INTEGER NOT NULL DEFAULT 0
-    CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
+    CONSTRAINT "priority: use a number from -32768 to 32767" CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
   max_attempts      INTEGER
-    CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
+    CONSTRAINT "max_attempts: use a number from 1 to 32767" CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
   prefetched        INTEGER NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
   queue             TEXT    NOT NULL
-    CONSTRAINT queue_name CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
+    CONSTRAINT "queue: use A-Z a-z 0-9 . _ : / - and do not start with . or -" CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
            AND instr(queue, char(0)) = 0
            AND queue NOT GLOB '*[^A-Za-z0-9._:/-]*' AND queue NOT GLOB '[.-]*'),
   state             TEXT    NOT NULL DEFAULT 'ready',
   timeout_ms        INTEGER, -- the job's own
+  retain_ms         INTEGER -- how long the done job is kept at least; NULL: as the queue's are
+    CONSTRAINT retain_ms_range CHECK (retain_ms IS NULL OR typeof(retain_ms) = 'integer' AND retain_ms BETWEEN 1 AND 316224000000),
   run_at            INTEGER
-    CONSTRAINT run_at_is_ms_or_utc_text CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
+    CONSTRAINT "run_at: milliseconds since 1970, or UTC as 2030-01-31 08:00:00" CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
            OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
+  start_before      INTEGER -- no attempt starts at this time or later; NULL: no limit
+    CONSTRAINT start_before_is_ms_or_utc_text CHECK (start_before IS NULL OR typeof(start_before) = 'integer'
+           OR typeof(start_before) = 'text' AND julianday(start_before) IS NOT NULL),
+  on_expiry         TEXT -- what becomes of it at start_before; NULL: dead
+    CONSTRAINT on_expiry_is_dead_or_delete CHECK (on_expiry IS NULL OR on_expiry IN ('dead', 'delete')),
   -- the policy of the last claim
   claim_max         INTEGER,
   backoff_ms        INTEGER,
@@ -61,12 +68,15 @@ CREATE TABLE qsidecar_jobs (
   prune_at          INTEGER,
   key               TEXT,
   group_name        TEXT -- a ready job with it is blocked: it waits for a slot of its group
-    CONSTRAINT group_name_is_1_to_255_bytes CHECK (group_name IS NULL OR typeof(group_name) = 'text' AND length(CAST(group_name AS BLOB)) BETWEEN 1 AND 255),
+    CONSTRAINT "group_name: use a text of 1 to 255 bytes" CHECK (group_name IS NULL OR typeof(group_name) = 'text' AND length(CAST(group_name AS BLOB)) BETWEEN 1 AND 255),
   admitted_group    TEXT, -- the group of a job that has a slot; group_name is NULL then
   group_noticed     INTEGER, -- of a blocked job, 1: a sidecar has noticed it; NULL: none has
+  progress          INTEGER, -- 1: its worker reported progress, now or in an earlier attempt
+  batch             INTEGER, -- of which the job is a member; NULL: none
+  key_state         TEXT, -- start: its key is free once it has been claimed; pending: qsidecar_pending can have a row for it
   last_error        TEXT, -- NULL: it has no row in qsidecar_failures
   headers           TEXT
-    CONSTRAINT headers_is_a_json_object CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
+    CONSTRAINT "headers: use a JSON object with texts as values" CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
   result            BLOB,
   payload           BLOB NOT NULL DEFAULT x''
 );
@@ -79,6 +89,9 @@ CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHER
 CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
 CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
 CREATE INDEX qsidecar_prunable  ON qsidecar_jobs (prune_at)                 WHERE prune_at IS NOT NULL;
+
+-- Waiting jobs that expire.
+CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (start_before)             WHERE start_before IS NOT NULL AND state IN ('ready', 'scheduled');
 
 -- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
 -- jobs that no sidecar has noticed; the jobs that have slots.
@@ -93,7 +106,9 @@ BEGIN
     position = id,
     ready_at = enqueued_at,
     run_at = CASE typeof(run_at) WHEN 'text'
-      THEN CAST(round((julianday(run_at) - 2440587.5) * 86400000) AS INTEGER) ELSE run_at END
+      THEN CAST(round((julianday(run_at) - 2440587.5) * 86400000) AS INTEGER) ELSE run_at END,
+    start_before = CASE typeof(start_before) WHEN 'text'
+      THEN CAST(round((julianday(start_before) - 2440587.5) * 86400000) AS INTEGER) ELSE start_before END
   WHERE id = NEW.id;
   UPDATE qsidecar_jobs SET state = 'scheduled' WHERE id = NEW.id AND run_at > enqueued_at;
 END;
@@ -106,6 +121,10 @@ WHEN CASE typeof(NEW.run_at)
     WHEN 'integer' THEN NEW.run_at NOT BETWEEN -62135510400000 AND 253402300799999
     WHEN 'text' THEN round((julianday(NEW.run_at) - 2440587.5) * 86400000) NOT BETWEEN -62135510400000 AND 253402300799999
     ELSE 0 END
+  OR CASE typeof(NEW.start_before)
+    WHEN 'integer' THEN NEW.start_before NOT BETWEEN -62135510400000 AND 253402300799999
+    WHEN 'text' THEN round((julianday(NEW.start_before) - 2440587.5) * 86400000) NOT BETWEEN -62135510400000 AND 253402300799999
+    ELSE 0 END
   OR length(NEW.headers) > 65536
   OR typeof(NEW.enqueued_at) <> 'integer' OR NEW.enqueued_at NOT BETWEEN -62135510400000 AND 253402300799999
   OR typeof(NEW.attempts) <> 'integer' OR NEW.attempts NOT BETWEEN 0 AND 32767
@@ -116,14 +135,14 @@ WHEN CASE typeof(NEW.run_at)
   OR length(CAST(NEW.key AS BLOB)) NOT BETWEEN 1 AND 255
   OR NEW.admitted_group IS NOT NULL
 BEGIN
-  SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
+  SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at or start_before outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
 END;
 
 -- Lists, counts and retention find finished jobs by this instant.
 CREATE TRIGGER qsidecar_finished_at BEFORE INSERT ON qsidecar_jobs
 WHEN NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
 BEGIN
-  SELECT RAISE(ABORT, 'qsidecar_finished_at: a done or dead job without finished_at');
+  SELECT RAISE(ABORT, 'state: leave it out (done and dead need a finished_at)');
 END;
 
 -- The next ids and positions are counted from the largest ones. This trigger runs after
@@ -214,6 +233,26 @@ CREATE TABLE qsidecar_cancelled (
   PRIMARY KEY (owner, token_sidecar, token_number)
 ) WITHOUT ROWID;
 
+-- The progress that workers reported of their jobs. Its sidecar writes the last one of a job
+-- at most once a second, and deletes the row after the job has ended.
+CREATE TABLE qsidecar_progress (
+  job   INTEGER PRIMARY KEY,
+  fence INTEGER NOT NULL, -- of the claim whose worker reported it
+  done  INTEGER, -- NULL: not reported
+  total INTEGER,
+  data  BLOB    NOT NULL,
+  at    INTEGER NOT NULL  -- milliseconds since 1970, UTC
+);
+
+-- The pending jobs of idempotency keys: what is stored, or replaces the job's content, when the
+-- claim of a job ends.
+CREATE TABLE qsidecar_pending (
+  job     INTEGER PRIMARY KEY, -- the claimed job
+  since   INTEGER NOT NULL, -- when the first of those that it replaced was stored: milliseconds since 1970, UTC
+  options TEXT    NOT NULL, -- all but its queue, key and payload: a JSON object
+  payload BLOB    NOT NULL
+);
+
 -- The schedules. A sidecar moves next_at from one occurrence to the next, and stores the job, in
 -- one transaction. All times are milliseconds since 1970, UTC.
 CREATE TABLE qsidecar_schedules (
@@ -238,6 +277,51 @@ CREATE TABLE qsidecar_schedules (
 ) WITHOUT ROWID;
 
 CREATE INDEX qsidecar_schedules_next ON qsidecar_schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- The batches. Each transaction that concerns the members of one writes its row first. All times
+-- are milliseconds since 1970, UTC.
+CREATE TABLE qsidecar_batches (
+  id           INTEGER PRIMARY KEY, -- random
+  state        TEXT    NOT NULL, -- open, closed, ended (its callback is stored), cancelling or cancelled
+  fires_on     TEXT    NOT NULL, -- when the callback is stored: success (all jobs are done) or finish (all have ended)
+  batch_key    TEXT, -- a second batch of the queue with it is this one
+  parent       INTEGER, -- the batch of which the callback is a member
+  changes      INTEGER NOT NULL,
+  created_at   INTEGER NOT NULL,
+  closed_at    INTEGER,
+  ended_at     INTEGER,
+  expires_at   INTEGER NOT NULL, -- when the row is deleted
+  done         INTEGER, -- after its end: how many jobs were done
+  failed       INTEGER, -- and how many were not
+  callback     TEXT, -- the id of the callback's job
+  -- the callback
+  queue        TEXT    NOT NULL,
+  priority     INTEGER NOT NULL,
+  max_attempts INTEGER,
+  timeout_ms   INTEGER,
+  group_name   TEXT,
+  headers      TEXT, -- a JSON object
+  payload      BLOB    NOT NULL
+);
+
+CREATE UNIQUE INDEX qsidecar_batches_key    ON qsidecar_batches (queue, batch_key) WHERE batch_key IS NOT NULL;
+CREATE INDEX qsidecar_batches_state  ON qsidecar_batches (state, id);
+CREATE INDEX qsidecar_batches_expire ON qsidecar_batches (expires_at);
+
+-- The members of batches that have not ended. A job that is done and gone has its mark here.
+CREATE TABLE qsidecar_batch_members (
+  batch INTEGER NOT NULL,
+  done  INTEGER NOT NULL, -- 1: the job is done
+  job   INTEGER NOT NULL, -- negative: the callback of this batch, which is not stored yet
+  PRIMARY KEY (batch, done, job)
+) WITHOUT ROWID;
+
+-- Batches of which members ended. Whatever tries to end the batch then deletes the row.
+CREATE TABLE qsidecar_batch_notes (
+  batch INTEGER NOT NULL,
+  note  INTEGER NOT NULL, -- random
+  PRIMARY KEY (batch, note)
+) WITHOUT ROWID;
 
 -- Groups in which possibly a job has to be admitted. The transaction that freed a slot, or
 -- stored a job, stored the row. The next admission of the group deletes it.

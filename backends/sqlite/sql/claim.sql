@@ -8,7 +8,7 @@
 
 -- fragment: ready_columns
 id, {bytes}, CASE WHEN {bytes} <= :max_payload THEN CAST(payload AS BLOB) END, priority, attempts, fence,
-  max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses, admitted_group
+  max_attempts, timeout_ms, headers, key, last_error, enqueued_at, prefetch_losses, losses, admitted_group, progress, start_before, on_expiry = 'delete', retain_ms
 
 -- name: closed
 -- Whether the queue is paused, whether it has limits, and whether it has one of ready jobs.
@@ -50,4 +50,13 @@ WHERE id = :id
 UPDATE qsidecar_jobs
 SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at,
   prune_at = :prune_at, last_error = :last_error, group_name = admitted_group, admitted_group = NULL
+WHERE id = :id
+
+-- name: expiring
+SELECT queue, attempts, fence, retention_dead_ms, key, coalesce(group_name, admitted_group) FROM qsidecar_jobs WHERE id = :id
+
+-- name: expire
+UPDATE qsidecar_jobs
+SET state = 'dead', fence = :fence, run_at = NULL, retention_dead_ms = :retention_dead_ms, finished_at = :finished_at, prune_at = :prune_at,
+  last_error = :last_error, group_name = coalesce(group_name, admitted_group), admitted_group = NULL
 WHERE id = :id

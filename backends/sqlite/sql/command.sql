@@ -1,12 +1,12 @@
 -- Statements of an operator's commands.
 
 -- name: in_state
-SELECT queue, {shown_state}, key, coalesce(group_name, admitted_group), admitted_group IS NOT NULL FROM qsidecar_jobs WHERE id = :id
+SELECT queue, {shown_state}, key, coalesce(group_name, admitted_group), admitted_group IS NOT NULL, key_state = 'start' FROM qsidecar_jobs WHERE id = :id
 
 -- name: retry
 UPDATE qsidecar_jobs
 SET state = 'ready', position = :position, ready_at = :ready_at, attempts = 0, losses = 0, prefetch_losses = 0,
-  finished_at = NULL, prune_at = NULL, group_noticed = NULL
+  finished_at = NULL, prune_at = NULL, group_noticed = NULL, start_before = NULL
 WHERE id = :id
 
 -- name: schedule

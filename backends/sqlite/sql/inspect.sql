@@ -73,7 +73,7 @@ WHERE state = 'claimed' AND queue = :queue
 ORDER BY claimed_at LIMIT 1
 
 -- name: place
-SELECT priority, position, run_at, claimed_at, finished_at, coalesce(group_name, admitted_group)
+SELECT priority, position, run_at, claimed_at, finished_at, coalesce(group_name, admitted_group), enqueued_at
 FROM qsidecar_jobs
 WHERE id = :id AND queue = :queue
 
@@ -149,7 +149,7 @@ SELECT {bytes} + coalesce(octet_length(result), 0) FROM qsidecar_jobs WHERE id =
 
 -- name: view
 SELECT queue, {shown_state}, CAST(payload AS BLOB), priority, attempts, coalesce(claim_max, max_attempts), enqueued_at, run_at,
-  claimed_at, finished_at, worker, key, headers, result, last_error, coalesce(group_name, admitted_group)
+  claimed_at, finished_at, worker, key, headers, result, last_error, coalesce(group_name, admitted_group), progress, start_before
 FROM qsidecar_jobs
 WHERE id = :id
 
@@ -166,4 +166,4 @@ ORDER BY id LIMIT :limit
 SELECT j.key, k.job IS NOT NULL AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > :now)
 FROM qsidecar_jobs AS j INDEXED BY qsidecar_finished
 LEFT JOIN qsidecar_keys AS k ON k.queue = j.queue AND k.key = j.key
-WHERE j.finished_at IS NOT NULL AND j.state = 'dead' AND j.queue = :queue AND j.key IS NOT NULL
+WHERE j.finished_at IS NOT NULL AND j.state = 'dead' AND j.queue = :queue AND j.key IS NOT NULL AND j.key_state IS NULL

@@ -15,6 +15,13 @@ ORDER BY run_at, id LIMIT 1
 -- name: promote
 UPDATE qsidecar_jobs SET state = 'ready', position = :position, ready_at = :ready_at, group_noticed = NULL WHERE id = :id
 
+-- name: unstarted
+-- Waiting jobs that expire, the first one first.
+SELECT id, queue, start_before, on_expiry = 'delete'
+FROM qsidecar_jobs INDEXED BY qsidecar_expiring
+WHERE start_before IS NOT NULL AND state IN ('ready', 'scheduled')
+ORDER BY start_before LIMIT :limit
+
 -- name: due
 SELECT id, due_at, deadline FROM qsidecar_jobs INDEXED BY qsidecar_due WHERE due_at IS NOT NULL ORDER BY due_at LIMIT :limit
 
@@ -44,6 +51,12 @@ SELECT EXISTS (SELECT 1 FROM qsidecar_sidecars WHERE dead)
 
 -- name: fires_at
 SELECT next_at FROM qsidecar_schedules INDEXED BY qsidecar_schedules_next WHERE next_at IS NOT NULL AND adopted <= :schedules ORDER BY next_at LIMIT :limit
+
+-- name: batches_due
+-- Whether there are batches that can possibly end, or be deleted.
+SELECT EXISTS (SELECT 1 FROM qsidecar_batch_notes WHERE batch > 0)
+  OR EXISTS (SELECT 1 FROM qsidecar_batches INDEXED BY qsidecar_batches_state WHERE state IN ('closed', 'cancelling'))
+  OR EXISTS (SELECT 1 FROM qsidecar_batches INDEXED BY qsidecar_batches_expire WHERE expires_at <= :now)
 
 -- name: forget
 DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead

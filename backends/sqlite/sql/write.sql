@@ -2,8 +2,9 @@
 
 -- name: insert
 INSERT INTO qsidecar_jobs (id, queue, state, priority, position, max_attempts, timeout_ms, run_at,
-  enqueued_at, ready_at, key, group_name, group_noticed, headers, payload)
-VALUES (:id, :queue, :state, :priority, :position, :max_attempts, :timeout_ms, :run_at, :enqueued_at, :ready_at, :key, :group_name, :group_noticed, :headers, :payload)
+  enqueued_at, ready_at, key, group_name, group_noticed, start_before, on_expiry, retention_dead_ms, retain_ms, key_state, headers, payload)
+VALUES (:id, :queue, :state, :priority, :position, :max_attempts, :timeout_ms, :run_at, :enqueued_at, :ready_at, :key, :group_name, :group_noticed,
+  :start_before, :on_expiry, :retention_dead_ms, :retain_ms, :key_state, :headers, :payload)
 
 -- name: find_key
 SELECT job, expires_at, state FROM qsidecar_keys WHERE queue = :queue AND key = :key
@@ -18,17 +19,17 @@ SET job = excluded.job, expires_at = excluded.expires_at, state = NULL
 UPDATE qsidecar_keys SET state = :state WHERE queue = :queue AND key = :key AND job = :job
 
 -- name: state_of
-SELECT {shown_state} FROM qsidecar_jobs WHERE id = :id
+SELECT {shown_state}, key_state = 'start' AND claim_max IS NOT NULL FROM qsidecar_jobs WHERE id = :id
 
 -- name: ack_plain
 DELETE FROM qsidecar_jobs
 WHERE id = :id AND state = 'claimed' AND token_sidecar = :token_sidecar AND token_number = :token_number
-  AND retention_done_ms IS NULL AND key IS NULL AND admitted_group IS NULL
+  AND retention_done_ms IS NULL AND key IS NULL AND admitted_group IS NULL AND batch IS NULL
 
 -- name: claimed
 SELECT queue, key, position, ready_at, attempts, claim_max, losses, backoff_ms,
   backoff_max_ms, retention_done_ms, retention_dead_ms, lease_ms, deadline, due_at, last_error, owner,
-  prefetched, prefetch_losses, token_sidecar, token_number, worker, claimed_at, admitted_group
+  prefetched, prefetch_losses, token_sidecar, token_number, worker, claimed_at, admitted_group, batch, key_state = 'pending'
 FROM qsidecar_jobs
 WHERE id = :id AND state = 'claimed'
 

@@ -4,8 +4,8 @@
 --
 --   INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES ('mail', CONVERT(varbinary(max), 'hello'));
 --
--- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
--- All others are the sidecar's own. A job with a run_at waits for it. A payload is
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC),
+-- start_before (UTC), on_expiry, retain_ms. All others are the sidecar's own. A job with a run_at waits for it. A payload is
 -- bytes: CONVERT(varbinary(max), CONVERT(varchar(max), N'text' COLLATE
 -- Latin1_General_100_CI_AS_SC_UTF8)) converts a text to UTF-8 from SQL Server 2019 on.
 --
@@ -47,13 +47,16 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     losses            int          NOT NULL DEFAULT (0), -- failures in a row other than nacks and time-outs
     prefetch_losses   int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
     priority          smallint     NOT NULL DEFAULT (0),
-    max_attempts      smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
+    max_attempts      smallint     NULL CONSTRAINT [max_attempts: use a number from 1 to 32767] CHECK (max_attempts >= 1),
     prefetched        tinyint      NOT NULL DEFAULT (0), -- 1: its delivery is not recorded and not in attempts
-    queue             varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
+    queue             varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT [queue: use A-Z a-z 0-9 . _ : / - and do not start with . or -]
       CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
     state             varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('ready'), -- with a run_at it is scheduled: a plain INSERT has no trigger that writes that
     timeout_ms        bigint       NULL, -- the job's own
+    retain_ms         bigint       NULL, -- how long the done job is kept at least; NULL: as the queue's are
     run_at            datetime2(6) NULL,
+    start_before      datetime2(6) NULL, -- no attempt starts at this time or later; NULL: no limit
+    on_expiry         varchar(6)   COLLATE Latin1_General_100_BIN2 NULL CONSTRAINT [on_expiry: use dead or delete] CHECK (on_expiry IN ('dead', 'delete')), -- what becomes of it at start_before; NULL: dead
     -- the policy of the last claim
     claim_max         int          NULL,
     backoff_ms        bigint       NULL,
@@ -73,16 +76,20 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     finished_at       datetime2(6) NULL,
     prune_at          datetime2(6) NULL,
     [key]             nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+    progress          tinyint      NULL, -- 1: its worker reported progress, now or in an earlier attempt
+    batch             bigint       NULL, -- of which the job is a member; NULL: none
+    key_state         varchar(7)   COLLATE Latin1_General_100_BIN2 NULL, -- start: its key is free once it has been claimed; pending: qsidecar_pending can have a row for it
     last_error        nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
-    headers           nvarchar(max) NULL CONSTRAINT qsidecar_headers
+    headers           nvarchar(max) NULL CONSTRAINT [headers: use a JSON object with texts as values]
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
     result            varbinary(max) NULL,
     payload           varbinary(max) NOT NULL DEFAULT (0x),
     -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled.
     CONSTRAINT qsidecar_state CHECK (state = 'ready' OR (state = 'scheduled' AND run_at IS NOT NULL) OR (state IN ('claimed', 'done', 'dead') AND run_at IS NULL)),
     CONSTRAINT qsidecar_position CHECK (position > 0),
+    CONSTRAINT [retain_ms: use a number from 1 to 316224000000] CHECK (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000),
     -- Lists, counts and retention find finished jobs by this instant.
-    CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
   );
 GO
 
@@ -131,6 +138,12 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qside
   AND (name = N'qsidecar_prunable' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_prunable%'))
   CREATE INDEX qsidecar_prunable ON {s}.qsidecar_jobs (prune_at)
   WHERE prune_at IS NOT NULL;
+GO
+-- Waiting jobs that expire. The other columns are in it, because the server reads them for IS NULL.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
+  AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
+  CREATE INDEX qsidecar_expiring ON {s}.qsidecar_jobs (start_before) INCLUDE (claimed_at, finished_at)
+  WHERE start_before IS NOT NULL AND claimed_at IS NULL AND finished_at IS NULL;
 GO
 
 IF OBJECT_ID(N'{s}.qsidecar_failures') IS NULL
@@ -225,6 +238,66 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qside
   WHERE next_at IS NOT NULL;
 GO
 
+-- The batches. Each transaction that concerns the members of one writes its row first. All times
+-- are milliseconds since 1970, UTC.
+IF OBJECT_ID(N'{s}.qsidecar_batches') IS NULL
+  CREATE TABLE {s}.qsidecar_batches (
+    id           bigint                                        NOT NULL CONSTRAINT qsidecar_batches_id PRIMARY KEY, -- random
+    state        nvarchar(16) COLLATE Latin1_General_100_BIN2  NOT NULL, -- open, closed, ended (its callback is stored), cancelling or cancelled
+    fires_on     nvarchar(16) COLLATE Latin1_General_100_BIN2  NOT NULL, -- when the callback is stored: success (all jobs are done) or finish (all have ended)
+    batch_key    nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- a second batch of the queue with it is this one
+    parent       bigint                                        NULL, -- the batch of which the callback is a member
+    changes      bigint                                        NOT NULL,
+    created_at   bigint                                        NOT NULL,
+    closed_at    bigint                                        NULL,
+    ended_at     bigint                                        NULL,
+    expires_at   bigint                                        NOT NULL, -- when the row is deleted
+    done         bigint                                        NULL, -- after its end: how many jobs were done
+    failed       bigint                                        NULL, -- and how many were not
+    callback     nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, -- the id of the callback's job
+    -- the callback
+    queue        nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    priority     bigint                                        NOT NULL,
+    max_attempts bigint                                        NULL,
+    timeout_ms   bigint                                        NULL,
+    group_name   nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+    headers      nvarchar(max)                                 NULL, -- a JSON object
+    payload      varbinary(max)                                NOT NULL
+  );
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_batches')
+  AND (name = N'qsidecar_batches_key' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_batches_key%'))
+  CREATE UNIQUE INDEX qsidecar_batches_key ON {s}.qsidecar_batches (queue, batch_key)
+  WHERE batch_key IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_batches')
+  AND (name = N'qsidecar_batches_state' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_batches_state%'))
+  CREATE INDEX qsidecar_batches_state ON {s}.qsidecar_batches (state, id);
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_batches')
+  AND (name = N'qsidecar_batches_expire' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_batches_expire%'))
+  CREATE INDEX qsidecar_batches_expire ON {s}.qsidecar_batches (expires_at);
+GO
+
+-- The members of batches that have not ended. A job that is done and gone has its mark here.
+IF OBJECT_ID(N'{s}.qsidecar_batch_members') IS NULL
+  CREATE TABLE {s}.qsidecar_batch_members (
+    batch bigint NOT NULL,
+    done  bigint NOT NULL, -- 1: the job is done
+    job   bigint NOT NULL, -- negative: the callback of this batch, which is not stored yet
+    CONSTRAINT qsidecar_batch_members_batch PRIMARY KEY (batch, done, job)
+  );
+GO
+
+-- Batches of which members ended. Whatever tries to end the batch then deletes the row.
+IF OBJECT_ID(N'{s}.qsidecar_batch_notes') IS NULL
+  CREATE TABLE {s}.qsidecar_batch_notes (
+    batch bigint NOT NULL,
+    note  bigint NOT NULL, -- random, so that no transaction waits for the row of another one
+    CONSTRAINT qsidecar_batch_notes_batch PRIMARY KEY (batch, note)
+  );
+GO
+
 -- What happened to the jobs of each queue, by hour, for 14 days. All sidecars add to it
 -- about once an hour. `_other` has the queues beyond a sidecar's limit.
 IF OBJECT_ID(N'{s}.qsidecar_history') IS NULL
@@ -263,6 +336,30 @@ IF OBJECT_ID(N'{s}.qsidecar_cancelled') IS NULL
     token_sidecar bigint NOT NULL,
     token_number  bigint NOT NULL,
     CONSTRAINT qsidecar_cancelled_owner PRIMARY KEY (owner, token_sidecar, token_number)
+  );
+GO
+
+-- The progress that workers reported of their jobs. Its sidecar writes the last one of a job
+-- at most once a second, and deletes the row after the job has ended.
+IF OBJECT_ID(N'{s}.qsidecar_progress') IS NULL
+  CREATE TABLE {s}.qsidecar_progress (
+    job   bigint         NOT NULL CONSTRAINT qsidecar_progress_job PRIMARY KEY,
+    fence bigint         NOT NULL, -- of the claim whose worker reported it
+    done  bigint         NULL, -- NULL: not reported
+    total bigint         NULL,
+    data  varbinary(max) NOT NULL,
+    at    bigint         NOT NULL -- milliseconds since 1970, UTC
+  );
+GO
+
+-- The pending jobs of idempotency keys: what is stored, or replaces the job's content, when the
+-- claim of a job ends.
+IF OBJECT_ID(N'{s}.qsidecar_pending') IS NULL
+  CREATE TABLE {s}.qsidecar_pending (
+    job     bigint         NOT NULL CONSTRAINT qsidecar_pending_job PRIMARY KEY, -- the claimed job
+    since   bigint         NOT NULL, -- when the first of those that it replaced was stored: milliseconds since 1970, UTC
+    options nvarchar(max)  NOT NULL, -- all but its queue, key and payload: a JSON object
+    payload varbinary(max) NOT NULL
   );
 GO
 

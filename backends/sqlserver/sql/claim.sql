@@ -31,7 +31,7 @@ BEGIN
   END;
   IF @claim_highest = @claim_lowest
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, {size}
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE {claimable} AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
@@ -39,7 +39,7 @@ BEGIN
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, {size}
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE {claimable} AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
@@ -85,7 +85,7 @@ BEGIN
     IF @claim_next IS NULL
       BREAK;
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, {size}
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE {claimable} AND j.priority = @claim_next
     ORDER BY j.position DESC
@@ -101,6 +101,14 @@ END;
 
 -- fragment: ready_of_queue
 j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue
+
+-- fragment: size
+-- An expired row is larger than any that a claim returns (core.SizeExpired).
+CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
+
+-- fragment: start_within
+-- How many milliseconds are left until the job must not start any more; 0: there is no limit.
+CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END
 
 -- fragment: read_except
 -- The rows that the database refuses to change, which a claim leaves out.
@@ -181,7 +189,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
   attempts = j.attempts + 1 - {uncounted}, prefetched = {uncounted},
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
-  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = CASE WHEN j.retain_ms > COALESCE(p.retention_done_ms, 0) THEN j.retain_ms ELSE p.retention_done_ms END, retention_dead_ms = p.retention_dead_ms,
   token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = CASE WHEN {alone} THEN NULL ELSE s.worker END,
   deadline = {deadline},
   due_at = CASE WHEN s.prefetched = 1 OR {alone} THEN NULL WHEN s.ends IS NULL OR {deadline} <= s.ends
@@ -193,7 +201,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, {start_within} AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
@@ -231,6 +239,49 @@ IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.[key] IS NOT NULL)
   WHERE y.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);
+
+-- name: remove_expired
+-- Deletes locked waiting jobs that expired. The key of a deleted job would have to be locked, so those that have one become dead,
+-- and are pruned soon.
+-- @unstarted_ids nvarchar(max)
+-- sets 1
+DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @prune (id)
+SELECT j.id
+FROM OPENJSON(@unstarted_ids) WITH (id bigint) AS x
+INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.[key] IS NULL AND j.state IN ('ready', 'scheduled')
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+{remove_tail}
+
+-- name: expire
+-- Makes locked waiting jobs dead whose time to start is over. It treats keys as bury does.
+-- @expire_jobs nvarchar(max)
+-- @expire_message nvarchar(max)
+-- sets 0
+DECLARE @expire TABLE (id bigint NOT NULL PRIMARY KEY, dead_ms bigint NULL);
+INSERT INTO @expire (id, dead_ms)
+SELECT x.id, x.dead_ms FROM OPENJSON(@expire_jobs) WITH (id bigint, dead_ms bigint) AS x;
+DECLARE @expire_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
+DECLARE @expired TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
+UPDATE j SET state = 'dead', run_at = NULL, fence = CASE WHEN j.fence >= @expire_micros THEN j.fence + 1 ELSE @expire_micros END,
+  retention_dead_ms = COALESCE(b.dead_ms, j.retention_dead_ms), finished_at = @now,
+  prune_at = DATEADD(second, CONVERT(int, COALESCE(b.dead_ms, j.retention_dead_ms) / 1000),
+    DATEADD(millisecond, CONVERT(int, COALESCE(b.dead_ms, j.retention_dead_ms) % 1000), @now)),
+  last_error = @expire_message
+OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @expired
+FROM @expire AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = b.id AND j.state IN ('ready', 'scheduled')
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
+SELECT y.id, y.fence, y.attempts, 'expired', @expire_message, @now
+FROM @expired AS y;
+IF EXISTS (SELECT 1 FROM @expired AS y WHERE y.[key] IS NOT NULL)
+  UPDATE k SET state = 'dead'
+  FROM @expired AS y INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = y.id
+  WHERE y.[key] IS NOT NULL
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @expired);
 
 -- name: probe
 -- The first ready row of pieces of the index. It does not wait for a lock: a locked row that

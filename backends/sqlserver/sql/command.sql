@@ -8,7 +8,7 @@
 -- sets 1
 {retry_head}
 INSERT INTO @retry (id, n, finished_at, name, [key])
-SELECT j.id, x.n, j.finished_at, CONVERT(varbinary(510), j.[key]), j.[key]
+SELECT j.id, x.n, j.finished_at, CASE WHEN j.key_state IS NULL THEN CONVERT(varbinary(510), j.[key]) END, j.[key]
 FROM OPENJSON(@retry_ids) WITH (n int, id bigint) AS x
 INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @retry_queue AND j.state = 'dead'
@@ -25,9 +25,9 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 -- sets 1
 {retry_head}
 INSERT INTO @retry (id, n, finished_at, name, [key])
-SELECT r.id, ROW_NUMBER() OVER (ORDER BY r.finished_at, r.id) - 1, r.finished_at, CONVERT(varbinary(510), r.[key]), r.[key]
+SELECT r.id, ROW_NUMBER() OVER (ORDER BY r.finished_at, r.id) - 1, r.finished_at, CASE WHEN r.key_state IS NULL THEN CONVERT(varbinary(510), r.[key]) END, r.[key]
 FROM (
-  SELECT TOP (@retry_limit) j.id, j.finished_at, j.[key]
+  SELECT TOP (@retry_limit) j.id, j.finished_at, j.[key], j.key_state
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, UPDLOCK, ROWLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue = @retry_queue AND j.state = 'dead'
     AND j.finished_at >= @retry_at AND (j.finished_at > @retry_at OR j.id > @retry_id)
@@ -68,7 +68,7 @@ FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
@@ -79,15 +79,22 @@ SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHE
   (SELECT TOP (1) x.finished_at FROM @retry AS x ORDER BY x.n DESC) AS finished_at,
   (SELECT TOP (1) x.id FROM @retry AS x ORDER BY x.n DESC) AS id;
 
+-- fragment: change_due
+DATEADD(second, CONVERT(int, @change_delay / 1000), DATEADD(millisecond, CONVERT(int, @change_delay % 1000), @now))
+
+-- fragment: change_last
+DATEADD(second, CONVERT(int, @change_within / 1000), DATEADD(millisecond, CONVERT(int, @change_within % 1000), j.enqueued_at))
+
 -- name: change
--- Changes the priority (if set is 1) or the time of named jobs that wait: to a delay (mode 1)
--- or an instant (mode 2). It answers with how many, and how many of them are ready.
+-- Changes the priority (if set is 1) or the time of named jobs that wait: to a delay (mode 1), which ends
+-- within a time of the enqueue if that is above 0, or to an instant (mode 2). It answers with how many, and how many of them are ready.
 -- @change_queue varchar(128)
 -- @change_ids nvarchar(max)
 -- @change_set bigint
 -- @change_priority bigint
 -- @change_mode bigint
 -- @change_delay bigint
+-- @change_within bigint
 -- @change_at datetime2(6)
 -- sets 1
 DECLARE @change_base bigint;
@@ -95,7 +102,8 @@ SET @change_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @change TABLE (id bigint NOT NULL PRIMARY KEY, n int NOT NULL, due datetime2(6) NULL);
 INSERT INTO @change (id, n, due)
 SELECT j.id, x.n, CASE
-    WHEN @change_mode = 1 THEN DATEADD(second, CONVERT(int, @change_delay / 1000), DATEADD(millisecond, CONVERT(int, @change_delay % 1000), @now))
+    WHEN @change_mode = 1 AND @change_within > 0 AND {change_last} < {change_due} THEN {change_last}
+    WHEN @change_mode = 1 THEN {change_due}
     WHEN @change_mode = 2 THEN @change_at
     ELSE j.run_at END
 FROM OPENJSON(@change_ids) WITH (n int, id bigint) AS x
@@ -125,7 +133,7 @@ SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*)
 DECLARE @states TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @states (id)
 SELECT x.id FROM OPENJSON(@states_ids) WITH (id bigint) AS x;
-SELECT j.id, j.state, CASE WHEN j.state = 'dead' AND EXISTS (
+SELECT j.id, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' ELSE j.state END AS state, CASE WHEN j.state = 'dead' AND EXISTS (
     SELECT 1 FROM {s}.qsidecar_failures AS f WITH (FORCESEEK) WHERE f.job = j.id AND f.fence = j.fence AND f.cause = 'cancelled') THEN 1 ELSE 0 END AS cancelled
 FROM @states AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @states_queue

@@ -265,7 +265,8 @@ INSERT INTO @view (n, id)
 SELECT x.n, x.id FROM OPENJSON(@view_ids) WITH (n int, id bigint) AS x;
 SELECT j.id, j.queue, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' ELSE j.state END AS state,
   j.payload, j.priority, j.attempts, COALESCE(j.claim_max, j.max_attempts, 0) AS claim_max, j.enqueued_at, j.run_at, j.claimed_at, j.finished_at,
-  COALESCE(j.worker, N'') AS worker, COALESCE(j.[key], N'') AS name, COALESCE(j.headers, N'') AS headers, j.result
+  COALESCE(j.worker, N'') AS worker, COALESCE(j.[key], N'') AS name, COALESCE(j.headers, N'') AS headers, j.result,
+  COALESCE(j.progress, 0) AS progress, j.start_before
 FROM @view AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = x.id
 WHERE j.queue = @view_queue
 ORDER BY x.n
@@ -296,12 +297,12 @@ SELECT CASE
       SELECT 1
       FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
       INNER JOIN {s}.qsidecar_keys AS k ON k.queue = j.queue AND k.name = CONVERT(varbinary(510), j.[key])
-      WHERE j.finished_at IS NOT NULL AND j.queue = @taken_queue AND j.state = 'dead' AND j.[key] IS NOT NULL
+      WHERE j.finished_at IS NOT NULL AND j.queue = @taken_queue AND j.state = 'dead' AND j.[key] IS NOT NULL AND j.key_state IS NULL
         AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > @now)) THEN 1
     WHEN EXISTS (
       SELECT CONVERT(varbinary(510), j.[key])
       FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK)
-      WHERE j.finished_at IS NOT NULL AND j.queue = @taken_queue AND j.state = 'dead' AND j.[key] IS NOT NULL
+      WHERE j.finished_at IS NOT NULL AND j.queue = @taken_queue AND j.state = 'dead' AND j.[key] IS NOT NULL AND j.key_state IS NULL
       GROUP BY CONVERT(varbinary(510), j.[key])
       HAVING COUNT(*) > 1) THEN 1
     ELSE 0 END AS taken

@@ -6,10 +6,12 @@
 -- alive (it steps through the owners, which are as many as sidecars). It passes over locked
 -- rows: another transaction changes them. It returns the first due times (keys: also if there
 -- are commits of handles that were closed long ago), the owners that are lost, the
--- policies whose segments have a ready job, and how often jobs were given back.
+-- policies whose segments have a ready job, and how often jobs were given back. With batches it
+-- also finds out whether one can possibly end, or be deleted.
 -- @around_prune bigint
 -- @around_owners bigint
 -- @around_schedules bigint
+-- @around_batches bigint
 -- @around_segments nvarchar(max)
 -- @around_queues nvarchar(max)
 -- @around_sidecar bigint
@@ -19,6 +21,8 @@ SELECT @now AS now,
     WHERE j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
   (SELECT TOP (1) j.due_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
+  (SELECT TOP (1) j.start_before FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), READPAST, READCOMMITTEDLOCK)
+    WHERE j.start_before IS NOT NULL AND j.claimed_at IS NULL AND j.finished_at IS NULL ORDER BY j.start_before) AS expire_at,
   CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
   (SELECT TOP (1) j.prune_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND j.prune_at IS NOT NULL AND j.prune_at <= @now ORDER BY j.prune_at) AS expired,
@@ -27,7 +31,12 @@ SELECT @now AS now,
     (SELECT TOP (1) @now FROM {s}.qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys,
   (SELECT TOP (1) x.next_at FROM {s}.qsidecar_schedules AS x WITH (INDEX (qsidecar_schedules_next), READPAST, READCOMMITTEDLOCK)
-    WHERE x.next_at IS NOT NULL AND x.adopted <= @around_schedules ORDER BY x.next_at) AS fire_at
+    WHERE x.next_at IS NOT NULL AND x.adopted <= @around_schedules ORDER BY x.next_at) AS fire_at,
+  CASE WHEN @around_batches = 1 AND (EXISTS (SELECT 1 FROM {s}.qsidecar_batch_notes AS n WITH (READPAST, READCOMMITTEDLOCK))
+    OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'closed')
+    OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'cancelling')
+    OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_expire), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches
 OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;
@@ -158,6 +167,29 @@ WHERE j.id = p.id AND j.run_at IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @promoted);
 SELECT p.queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
+
+-- name: lock_expired
+-- Locks waiting jobs whose time to start is over, in the order of these times.
+-- @late_limit bigint
+-- sets 1
+SELECT TOP (@late_limit) j.id, j.queue, CASE WHEN j.on_expiry = 'delete' THEN 1 ELSE 0 END AS removed
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE j.start_before IS NOT NULL AND j.claimed_at IS NULL AND j.finished_at IS NULL AND j.start_before <= @now
+ORDER BY j.start_before
+OPTION (KEEPFIXED PLAN);
+
+-- name: lock_expired_only
+-- The same for given jobs. It runs only if the database has refused a job.
+-- @late_ids nvarchar(max)
+-- sets 1
+DECLARE @late TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @late (id)
+SELECT x.id FROM OPENJSON(@late_ids) WITH (id bigint) AS x;
+SELECT j.id, j.queue, CASE WHEN j.on_expiry = 'delete' THEN 1 ELSE 0 END AS removed
+FROM @late AS x
+INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = x.id
+WHERE j.claimed_at IS NULL AND j.finished_at IS NULL AND j.start_before <= @now
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 
 -- name: find_scheduled
 -- Finds scheduled jobs that are due, in their order. It runs only if the database has

@@ -9,7 +9,8 @@ prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_m
 -- The columns of a claimed row that scanRow reads.
 j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
   j.token_sidecar, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
-  j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
+  j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker,
+  COALESCE(j.batch, 0) AS batch, CASE WHEN j.key_state = 'pending' THEN 1 ELSE 0 END AS pending
 
 -- fragment: limit_left
 DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - {ago}
@@ -17,6 +18,11 @@ DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - {ago}
 -- fragment: limit_end
 -- When the time limit of a claim that continues ends. If the job was prefetched, it begins {ago} milliseconds before now.
 CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN {limit_left} <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, ({limit_left}) / 1000), DATEADD(millisecond, CONVERT(int, ({limit_left}) % 1000), @now)) END
+
+-- fragment: start_before
+-- When a job expires. within_ms counts from when the job is ready first.
+CASE WHEN x.within_ms IS NULL THEN x.start_before WHEN x.due >= '9900-01-01' THEN '9999-12-31 23:59:59.999'
+  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END
 
 -- name: store
 -- Stores jobs that have no keys, in the order of their numbers n, from 0 to 999 at most. The
@@ -28,17 +34,19 @@ DECLARE @store_base bigint;
 SET @store_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
-  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
-INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size)
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
+  start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL);
+INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, start_before, within_ms, on_expiry, dead_ms, retain_ms)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
-  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size, x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms
 FROM OPENJSON(@store_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint) AS x;
-INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
+  headers nvarchar(max), start bigint, size bigint, start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint) AS x;
+INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
 SELECT @store_base + x.n, @store_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
+  {start_before}, x.on_expiry, x.dead_ms, x.retain_ms,
   SUBSTRING(@store_blob, x.start + 1, x.size)
 FROM @store AS x;
 SET @wrote = @wrote + 1;
@@ -50,7 +58,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 -- name: store_keyed
 -- store.sql for jobs some of which have a key, which no two of them share. It answers
 -- with all jobs: stored ones with their own id, the others (stored 0) with the first job
--- that has their key, and its state.
+-- that has their key, its state, and whether the key is free again since that job was claimed.
 -- @keyed_jobs nvarchar(max)
 -- @keyed_blob varbinary(max)
 -- sets 1
@@ -63,16 +71,20 @@ SET @keyed_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @keyed TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
-  name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL);
-INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored)
+  name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL,
+  start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL,
+  key_state varchar(7) COLLATE Latin1_General_100_BIN2 NULL);
+INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored, start_before, within_ms, on_expiry, dead_ms, retain_ms, key_state)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
   x.max_attempts, x.timeout_ms, x.headers, x.start, x.size,
-  CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
+  CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1,
+  x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.key_state
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint) AS x;
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint,
+  start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, key_state nvarchar(4000)) AS x;
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
@@ -93,17 +105,19 @@ INSERT INTO {s}.qsidecar_keys (queue, name, job, expires_at)
 SELECT x.queue, x.name, @keyed_base + x.n, x.until
 FROM @keyed AS x
 WHERE x.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @keyed_known AS f WHERE f.n = x.n);
-INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], headers, payload)
-SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.headers,
+INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], key_state, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
+SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.key_state, x.headers,
+  {start_before}, x.on_expiry, x.dead_ms, x.retain_ms,
   SUBSTRING(@keyed_blob, x.start + 1, x.size)
 FROM @keyed AS x
 WHERE x.stored = 1;
 SET @wrote = @wrote + 1;
-SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'scheduled' END AS state
+SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'scheduled' END AS state, 0 AS freed
 FROM @keyed AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' ELSE o.state END, 'deleted')
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' ELSE o.state END, 'deleted'),
+  CASE WHEN o.key_state = 'start' AND o.claim_max IS NOT NULL THEN 1 ELSE 0 END
 FROM @keyed AS x
 INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL
@@ -111,7 +125,8 @@ WHERE x.stored = 0
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 
 -- name: ack
--- Ends claims with success. The claim's policy decided whether the row is deleted or kept.
+-- Ends claims with success, those of members of batches and of jobs whose keys have pending ones only if @ack_all is 1. The claim's
+-- policy decided whether the row is deleted or kept.
 -- Failures are deleted a thousand at a time, because a job can have any number of them. It
 -- answers with the numbers of the leases that were valid.
 --
@@ -121,6 +136,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 -- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table
 -- @ack_leases nvarchar(max)
 -- @ack_blob varbinary(max)
+-- @ack_all bigint
 -- sets 1
 DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
 INSERT INTO @ack (n, id, sidecar, number, start, size)
@@ -133,7 +149,7 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
@@ -142,7 +158,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)

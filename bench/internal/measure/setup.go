@@ -21,6 +21,8 @@ type Options struct {
 	Held    int // jobs processed while a snapshot is held
 	Finish  int // done rows to prune, and as many dead ones
 	Wakes   int // enqueues to a waiting worker
+	Blocked int // jobs of one group
+	Span    time.Duration
 	Fast    bool
 
 	Cell time.Duration // of one measurement of the parts rivals and workers

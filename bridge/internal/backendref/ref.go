@@ -267,6 +267,39 @@ func (r *Ref) History(ctx context.Context, queue string) ([]backends.HourTotals,
 	return nil, nil
 }
 
+// keeper calls f with the ProgressKeeper of the current Backend.
+func (r *Ref) keeper(f func(k backends.ProgressKeeper) error) error {
+	e, release := r.use()
+	defer release()
+	if k, ok := e.Backend.(backends.ProgressKeeper); ok {
+		return f(k)
+	}
+	return backends.ErrNoProgress
+}
+
+// SaveProgress calls SaveProgress of the current Backend.
+func (r *Ref) SaveProgress(ctx context.Context, all []backends.LeaseProgress) (out []backends.ProgressOutcome, err error) {
+	err = r.keeper(func(k backends.ProgressKeeper) error { out, err = k.SaveProgress(ctx, all); return err })
+	return out, err
+}
+
+// ProgressOf calls ProgressOf of the current Backend.
+func (r *Ref) ProgressOf(ctx context.Context, ids []string) (all map[string]backends.Progress, err error) {
+	err = r.keeper(func(k backends.ProgressKeeper) error { all, err = k.ProgressOf(ctx, ids); return err })
+	return all, err
+}
+
+// ForgetProgress calls ForgetProgress of the current Backend.
+func (r *Ref) ForgetProgress(ctx context.Context, ids []string) error {
+	return r.keeper(func(k backends.ProgressKeeper) error { return k.ForgetProgress(ctx, ids) })
+}
+
+// ProgressJobs calls ProgressJobs of the current Backend.
+func (r *Ref) ProgressJobs(ctx context.Context, after string, limit int) (ids []string, err error) {
+	err = r.keeper(func(k backends.ProgressKeeper) error { ids, err = k.ProgressJobs(ctx, after, limit); return err })
+	return ids, err
+}
+
 // errNoScheduler is returned if the backend is not a backends.Scheduler.
 var errNoScheduler = errors.New("this database doesn't support schedules")
 
@@ -303,13 +336,63 @@ func (r *Ref) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) (j
 }
 
 // FireSchedules calls FireSchedules of the current Backend, if it is a backends.Scheduler.
-func (r *Ref) FireSchedules(ctx context.Context) (backends.FiredSchedules, error) {
+func (r *Ref) FireSchedules(ctx context.Context, expiry backends.QueueExpiry) (backends.FiredSchedules, error) {
 	e, release := r.use()
 	defer release()
 	if s, ok := e.Backend.(backends.Scheduler); ok {
-		return s.FireSchedules(ctx)
+		return s.FireSchedules(ctx, expiry)
 	}
 	return backends.FiredSchedules{}, nil
+}
+
+// errNoBatcher is returned if the backend is not a backends.Batcher.
+var errNoBatcher = errors.New("this database doesn't support batches")
+
+// batch calls f with the Batcher; see inspect.
+func (r *Ref) batch(ctx context.Context, f func(b backends.Batcher) error) error {
+	look, release, err := r.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	b, ok := look.(backends.Batcher)
+	if !ok {
+		return errNoBatcher
+	}
+	return f(b)
+}
+
+// OpenBatch calls OpenBatch of the Batcher; see inspect.
+func (r *Ref) OpenBatch(ctx context.Context, n backends.NewBatch) (id string, existing bool, err error) {
+	err = r.batch(ctx, func(b backends.Batcher) error { id, existing, err = b.OpenBatch(ctx, n); return err })
+	return id, existing, err
+}
+
+// CloseBatch calls CloseBatch of the Batcher; see inspect.
+func (r *Ref) CloseBatch(ctx context.Context, queue, id string) error {
+	return r.batch(ctx, func(b backends.Batcher) error { return b.CloseBatch(ctx, queue, id) })
+}
+
+// CancelBatch calls CancelBatch of the Batcher; see inspect.
+func (r *Ref) CancelBatch(ctx context.Context, c backends.BatchCancel) (got backends.CancelledBatch, err error) {
+	err = r.batch(ctx, func(b backends.Batcher) error { got, err = b.CancelBatch(ctx, c); return err })
+	return got, err
+}
+
+// Batches calls Batches of the Batcher; see inspect.
+func (r *Ref) Batches(ctx context.Context, l backends.BatchList) (all []backends.Batch, err error) {
+	err = r.batch(ctx, func(b backends.Batcher) error { all, err = b.Batches(ctx, l); return err })
+	return all, err
+}
+
+// ResolveBatches calls ResolveBatches of the current Backend, if it is a backends.Batcher.
+func (r *Ref) ResolveBatches(ctx context.Context, ids []string) (backends.ResolvedBatches, error) {
+	e, release := r.use()
+	defer release()
+	if b, ok := e.Backend.(backends.Batcher); ok {
+		return b.ResolveBatches(ctx, ids)
+	}
+	return backends.ResolvedBatches{}, nil
 }
 
 // Adopted reports whether the queue lives in a table that another application owns.
@@ -321,6 +404,9 @@ func (r *Ref) Adopted(queue string) bool {
 func (r *Ref) Slow(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.Slow(queue) })
 }
+
+// HasAdopted reports whether the database can have queues in tables that another application owns.
+func (r *Ref) HasAdopted() bool { return r.mixed(func(backends.Mixed) bool { return true }) }
 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (r *Ref) ClaimsInTx(queue string) bool {

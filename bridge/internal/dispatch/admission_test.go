@@ -68,8 +68,31 @@ func TestClaimAsksAgainAfterAdmissions(t *testing.T) {
 			}
 			k.Admitted(q, nil)
 		}
-		if commits != 1+admissionHolds {
-			t.Errorf("answered after %d commits, want %d", commits, 1+admissionHolds)
+		if commits != 1+mostHolds {
+			t.Errorf("answered after %d commits, want %d", commits, 1+mostHolds)
 		}
 	})
+}
+
+// TestReturnedJobEndsAHoldBehindAClosedGate shows that a claim that doesn't wait, and is held for a job on its way back, is in the next
+// commit when the job is back, although no job of the queue can start. Its answer comes from the database.
+func TestReturnedJobEndsAHoldBehindAClosedGate(t *testing.T) {
+	k := newKit()
+	k.MarkReturning([]backends.Job{{Queue: "a"}})
+	r := k.queued(t, true, "a")
+	answer := func() {
+		for _, g := range k.gather() {
+			k.Deliver(g, make([]backends.ClaimResult, g.Len())...)
+		}
+	}
+	if answer(); len(r.answer) > 0 {
+		t.Fatal("answered while a job is on its way back")
+	}
+	k.closed, k.wakes = true, 0
+	if k.Returned([]string{"a"}); k.wakes == 0 {
+		t.Error("the job that is back causes no commit")
+	}
+	if answer(); len(r.answer) == 0 {
+		t.Error("the next commit doesn't include the claim")
+	}
 }

@@ -139,7 +139,7 @@ func (m *matcher) takeGone(queue string) *quota.Session {
 
 // mayHandOut reports whether a kept job is here, and nothing has happened since its claim that forbids its hand-out.
 func (m *matcher) mayHandOut(k *keptJob) bool {
-	return !k.gone && m.Identity() == k.Token.Sidecar && !m.Stalled(k.asked)
+	return !k.gone && m.Identity() == k.Token.Sidecar && !m.Stalled(k.asked) && !m.isExpired(&k.Job, k.asked)
 }
 
 // handAlone gives a job to a waiting claim of an empty session, if there is one.

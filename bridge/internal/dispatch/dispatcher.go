@@ -17,9 +17,10 @@ type Config struct {
 	Clock          func() time.Duration           // of the pace, and of the age of prefetched jobs
 	CanPrefetch    bool                           // the backend supports prefetch
 	NoPrefetch     func(queue string) bool        // reports whether jobs of the queue must not be prefetched
-	Slow           func(queue string) bool        // reports whether claims of the queue must not delay others; only asked if NoPrefetch
-	Gated          func(queue string) bool        // reports whether the queue has limits: no prefetch, and Slow
+	Slow           func(queue string) bool        // reports whether claims of the queue can take long, so that they have commits of their own; only asked if NoPrefetch
+	Gated          func(queue string) bool        // reports whether the queue has limits: no prefetch, and claims in commits of their own
 	Closed         func(queue string) bool        // reports whether the limits let no job of the queue start now, as far as is known
+	Full           func(queue string) bool        // reports whether a job of the queue can start only after a settle, as far as is known
 	Memory         *quota.Memory                  // counts the payload of prefetched jobs
 	MaxBytes       func() int64                   // payload bytes of an answer
 }
@@ -96,33 +97,43 @@ func (d *Dispatcher) WhenAnswered(r *Request, f func()) {
 	r.onAnswered = f
 }
 
-// Announce reports that the queues possibly have about that many ready jobs together, which the next commit can claim. It
-// returns whether a claim waits for one of them.
-func (d *Dispatcher) Announce(queues []string, jobs int) (wanted bool) {
+// Notify reports that the queues possibly have about that many ready jobs together. If a claim waits for one of them, it causes a
+// commit.
+func (d *Dispatcher) Notify(queues []string, jobs int) {
+	d.notify(queues, jobs, announcement{})
+}
+
+// Announce is Notify for the jobs that a commit is about to store, and which its own claims get. The caller chooses these afterwards,
+// and calls NotifyOthers after the commit.
+func (d *Dispatcher) Announce(queues []string, jobs int) {
+	d.announce(queues, jobs, announcement{to: joined})
+}
+
+// NotifyOthers is Notify for jobs of Announce that are stored now. The claims that have commits of their own could not find them before.
+func (d *Dispatcher) NotifyOthers(queues []string, jobs int) {
+	d.notify(queues, jobs, announcement{to: own})
+}
+
+// Reopen reports that the limits of a queue possibly let jobs start again. It returns whether a claim waits for that.
+func (d *Dispatcher) Reopen(queue string) (wanted bool) {
+	return d.notify([]string{queue}, someJobs, announcement{reopened: true})
+}
+
+func (d *Dispatcher) notify(queues []string, jobs int, a announcement) (wanted bool) {
+	if wanted = d.announce(queues, jobs, a); wanted {
+		d.matcher.Wake()
+	}
+	return wanted
+}
+
+// announce returns whether a claim waits for one of the queues.
+func (d *Dispatcher) announce(queues []string, jobs int, a announcement) (wanted bool) {
 	if len(queues) == 0 {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.matcher.announce(queues, jobs, false)
-}
-
-// Notify is Announce that also causes a commit if a claim waits.
-func (d *Dispatcher) Notify(queues []string, jobs int) {
-	if d.Announce(queues, jobs) {
-		d.matcher.Wake()
-	}
-}
-
-// Reopen reports that the limits of a queue possibly let jobs start again. It returns whether a claim waits for that.
-func (d *Dispatcher) Reopen(queue string) (wanted bool) {
-	d.mu.Lock()
-	wanted = d.matcher.announce([]string{queue}, someJobs, true)
-	d.mu.Unlock()
-	if wanted {
-		d.matcher.Wake()
-	}
-	return wanted
+	return d.matcher.announce(queues, jobs, a)
 }
 
 // NotifyReady is Notify for an unknown number of jobs.
@@ -136,27 +147,27 @@ func (d *Dispatcher) Waiting() []string {
 }
 
 // Gather chooses the claims that the next commit includes. number returns the number of each slot's token. It uses as much of
-// the budget as it needs. Each group must be passed to Deliver, Fail or FailApart. slow reports whether GatherSlow has work.
-func (d *Dispatcher) Gather(sidecar backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
+// the budget as it needs. Each group must be passed to Deliver, Fail or FailApart. own reports whether GatherOwn has work.
+func (d *Dispatcher) Gather(sidecar backends.Identity, number func() uint64, b *Budget) (groups []Group, own bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	groups = d.matcher.gather(sidecar, number, b, false)
-	return groups, d.matcher.hasSlow()
+	return groups, d.matcher.hasOwnDue()
 }
 
-// GatherSlow chooses the claims of one wait queue with a slow queue, for a commit of their own that runs beside the others. One
-// such commit runs for each wait queue, and maxSlow in all. The caller calls EndSlow when it has ended.
-func (d *Dispatcher) GatherSlow(sidecar backends.Identity, number func() uint64, b *Budget) []Group {
+// GatherOwn chooses the claims of one wait queue with a slow queue, or one with limits, for a commit of their own beside the others. One
+// such commit runs for each wait queue, and maxOwn in all. The caller calls EndOwn when it has ended.
+func (d *Dispatcher) GatherOwn(sidecar backends.Identity, number func() uint64, b *Budget) []Group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.matcher.gather(sidecar, number, b, true)
 }
 
-// EndSlow allows the next commit for the wait queue of a group of GatherSlow, after Deliver or Fail.
-func (d *Dispatcher) EndSlow(g Group) {
+// EndOwn allows the next commit for the wait queue of a group of GatherOwn, after Deliver or Fail.
+func (d *Dispatcher) EndOwn(g Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.matcher.endSlow(g.queue)
+	d.matcher.endOwn(g.queue)
 }
 
 // Deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those
@@ -240,10 +251,13 @@ func (d *Dispatcher) MarkReturning(jobs []backends.Job) {
 
 // Returned reports that jobs of these queues are back. Claims that found none are included in the next commit.
 func (d *Dispatcher) Returned(queues []string) {
+	wanted := d.announce(queues, 1, announcement{})
 	d.mu.Lock()
-	d.matcher.returned(queues)
+	held := d.matcher.returned(queues)
 	d.mu.Unlock()
-	d.Notify(queues, 1)
+	if wanted || held {
+		d.matcher.Wake()
+	}
 }
 
 // MarkAdmitting counts groups of these queues in which jobs are about to be admitted. Claims that don't wait, and find no job of these
@@ -258,11 +272,31 @@ func (d *Dispatcher) MarkAdmitting(queues []string) {
 
 // Admitted reports that the admissions of MarkAdmitting are over, and that the queues in ready have ready jobs.
 func (d *Dispatcher) Admitted(queues, ready []string) {
-	wanted := d.Announce(ready, someJobs*len(ready))
+	wanted := d.announce(ready, someJobs*len(ready), announcement{})
 	d.mu.Lock()
 	held := d.matcher.admitted(queues)
 	d.mu.Unlock()
 	if wanted || held {
+		d.matcher.Wake()
+	}
+}
+
+// MarkSettling counts a settle under way that frees slots of the caps of these queues. Claims that don't wait, and find no job of these
+// queues, are held until Settled.
+func (d *Dispatcher) MarkSettling(queues []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range queues {
+		d.matcher.settling[q]++
+	}
+}
+
+// Settled reports that the settle of MarkSettling has ended, or takes long. If it has freed a slot, Reopen comes first.
+func (d *Dispatcher) Settled(queues []string) {
+	d.mu.Lock()
+	held := d.matcher.settled(queues)
+	d.mu.Unlock()
+	if held {
 		d.matcher.Wake()
 	}
 }

@@ -15,7 +15,7 @@ type Group struct {
 	requests   []*Request
 	parts      []Part // nil: it is one claim, for all queues in their order
 	generation uint64
-	admissions uint64
+	changes    uint64
 	Slots      []backends.Slot
 	Bytes      int64         // payload limit, even for one job; 0: that of an answer
 	Asked      time.Duration // when its commit was about to begin, for Config.Stalled; the caller sets it
@@ -24,17 +24,17 @@ type Group struct {
 // Queues returns the queues to claim from, in order.
 func (g *Group) Queues() []string { return g.queue.queues }
 
-// maxSlow bounds the commits of slow wait queues at a time, so that they leave connections of the pool to the others.
-const maxSlow = 4
+// maxOwn bounds the commits of single wait queues at a time, so that they leave connections of the pool to the others.
+const maxOwn = 4
 
-// hasSlow reports whether a slow wait queue is due, and can have a commit.
-func (m *matcher) hasSlow() bool { return m.slowDue.Len() > 0 && m.slowCommits < maxSlow }
+// hasOwnDue reports whether a wait queue is due whose claims have commits of their own, and it can have one.
+func (m *matcher) hasOwnDue() bool { return m.ownDue.Len() > 0 && m.ownCommits < maxOwn }
 
-// gather chooses claims for at most maxSlots jobs. If slow is set, they are those of one slow wait queue.
-func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
+// gather chooses claims for at most maxSlots jobs. If own is set, they are those of one wait queue, for a commit of its own.
+func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget *Budget, own bool) []Group {
 	due := &m.due
-	if slow {
-		if due = &m.slowDue; !m.hasSlow() {
+	if own {
+		if due = &m.ownDue; !m.hasOwnDue() {
 			return nil
 		}
 	}
@@ -45,15 +45,15 @@ func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget
 	}}
 	for range due.Len() { // without those that this loop schedules again
 		wq := due.Front().Value.(*waitQueue)
-		if g.slotsLeft <= 0 || g.names > 0 && (slow || g.names+len(wq.queues) > maxNames) {
+		if g.slotsLeft <= 0 || g.names > 0 && (own || g.names+len(wq.queues) > maxNames) {
 			break // it comes first next time
 		}
 		m.unschedule(wq)
 		if !m.needsClaim(wq) {
 			continue
 		}
-		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, m.isSlow); wq.slow != slow {
-			if m.schedule(wq); slow { // among those of its kind
+		if wq.ownCommit = m.hasOwnCommit(wq); wq.ownCommit != own {
+			if m.schedule(wq); own { // among those of its kind
 				m.Wake()
 			}
 			continue
@@ -68,9 +68,9 @@ func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget
 		}
 	}
 	budget.divide(g.groups)
-	if slow && len(g.groups) > 0 {
-		g.groups[0].queue.apart = true
-		m.slowCommits++
+	if own && len(g.groups) > 0 {
+		g.groups[0].queue.committing = true
+		m.ownCommits++
 	}
 	for _, r := range g.full {
 		m.remove(r)
@@ -83,10 +83,10 @@ func (m *matcher) gather(sidecar backends.Identity, number func() uint64, budget
 	return g.groups
 }
 
-// endSlow ends the commit of a slow wait queue.
-func (m *matcher) endSlow(wq *waitQueue) {
-	wq.apart = false
-	m.slowCommits--
+// endOwn ends the own commit of a wait queue.
+func (m *matcher) endOwn(wq *waitQueue) {
+	wq.committing = false
+	m.ownCommits--
 	m.cleanUp(wq)
 	m.Wake() // it, or another one, is possibly due
 }
@@ -110,7 +110,7 @@ type gathering struct {
 // claimFor includes claims of the wait queue: all fresh ones, and as many idle ones as jobs are expected plus one,
 // which finds out whether there are more. It reports false if it included none.
 func (g *gathering) claimFor(wq *waitQueue) bool {
-	group := Group{queue: wq, generation: wq.generation, admissions: wq.admissions}
+	group := Group{queue: wq, generation: wq.generation, changes: wq.changes}
 	fits := true
 	if wq.expected > 0 {
 		fits = g.add(&group, &wq.idle, wq.expected+1)

@@ -19,6 +19,8 @@ type kit struct {
 	now     time.Duration
 	late    bool // the heartbeat is late
 	fast    bool // the queue slow is not slow
+	closed  bool // the limits of the queue a let no job start
+	full    bool // its cap is full
 	wakes   int
 	numbers uint64
 }
@@ -40,7 +42,8 @@ func newKit() *kit {
 		NoPrefetch:  func(queue string) bool { return queue == "slow" },
 		Slow:        func(queue string) bool { return queue == "slow" && !k.fast },
 		Gated:       func(string) bool { return false },
-		Closed:      func(string) bool { return false },
+		Closed:      func(queue string) bool { return queue == "a" && k.closed },
+		Full:        func(queue string) bool { return queue == "a" && k.full },
 		Memory:      &k.memory,
 		MaxBytes:    func() int64 { return 4 << 20 },
 	})

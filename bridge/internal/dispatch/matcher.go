@@ -27,15 +27,17 @@ type matcher struct {
 	turnsKept     int                     // queues in turns
 	returning     map[string]int          // jobs on their way back to the database, by queue
 	admitting     map[string]int          // groups in which jobs are being admitted, by queue
+	settling      map[string]int          // settles under way that free slots of a cap, by queue
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
-	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
-	slowCommits   int                     // of slowDue, at present
+	ownDue        list.List               // of those whose claims have commits of their own
+	ownCommits    int                     // of ownDue, at present
 	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
-	claimTime     time.Duration // of a commit that claims: the longest of the last ones
-	alone         []keptJob     // oldest first
-	stopped       error         // not nil: every claim is answered with it (draining)
-	answers       sync.Pool     // of chan Answer
+	claimTime     time.Duration  // of a commit that claims: the longest of the last ones
+	alone         []keptJob      // oldest first
+	expired       []backends.Job // prefetched jobs that must not start any more, for the prefetcher
+	stopped       error          // not nil: every claim is answered with it (draining)
+	answers       sync.Pool      // of chan Answer
 }
 
 // ErrAgain ends the wait of a claim that its session has to make again, possibly in another database: a reload moved its queues,
@@ -50,6 +52,7 @@ func newMatcher(c Config) matcher {
 		turns:     make(map[string]turns),
 		returning: make(map[string]int),
 		admitting: make(map[string]int),
+		settling:  make(map[string]int),
 		attended:  make(map[*waitQueue]struct{}),
 	}
 }
@@ -75,13 +78,17 @@ func (m *matcher) add(r *Request, queues []string) (a Answer, answered bool) {
 		r.answer = make(chan Answer, 1)
 	}
 	r.queue, r.Queues = wq, wq.queues
-	if !r.Once && m.isClosed(wq) { // the end of that is announced
+	switch {
+	case !r.Once && all(wq.queues, m.Closed): // the end of that is announced
 		r.in, r.at = &wq.idle, wq.idle.PushBack(r)
-		return Answer{}, false
+	case r.Once && all(wq.queues, m.Full) && m.holdForOthers(r), // it would find no job
+		m.comesBack(wq) && r.hold(): // it would find a job that comes later
+		r.in, r.at = &wq.deferred, wq.deferred.PushBack(r)
+	default:
+		r.in, r.at = &wq.fresh, wq.fresh.PushBack(r)
+		m.schedule(wq)
+		m.Wake()
 	}
-	r.in, r.at = &wq.fresh, wq.fresh.PushBack(r)
-	m.schedule(wq)
-	m.Wake()
 	return Answer{}, false
 }
 
@@ -184,16 +191,38 @@ func (m *matcher) drop(wq *waitQueue) {
 	}
 }
 
+// announcement is how queues possibly got ready jobs.
+type announcement struct {
+	to       audience
+	reopened bool // the queues are possibly no longer closed
+}
+
+// audience is which wait queues an announcement is for.
+type audience int
+
+const (
+	everyone audience = iota
+	joined            // those whose claims a commit of writes can include
+	own               // those whose claims have commits of their own
+)
+
 // announce divides the jobs equally between the queues. If a queue has more, its claims find them a commit later (see
-// noteResult). reopened: the queues are possibly no longer closed.
-func (m *matcher) announce(queues []string, jobs int, reopened bool) (wanted bool) {
+// noteResult).
+func (m *matcher) announce(queues []string, jobs int, a announcement) (wanted bool) {
 	each := (jobs + len(queues) - 1) / len(queues)
 	for _, q := range queues {
-		if !reopened && m.Closed(q) { // the end of that is announced
+		if !a.reopened && m.Closed(q) { // the end of that is announced
 			continue
 		}
 		for wq := range m.byQueue[q] {
+			if a.to != everyone && m.hasOwnCommit(wq) != (a.to == own) {
+				continue
+			}
 			wq.generation++
+			if a.reopened {
+				wq.changes++
+				wanted = m.retryDeferred(wq) || wanted
+			}
 			wq.expected = min(wq.expected+max(each, 1), maxSlots)
 			if wq.rotation != nil {
 				i := wq.rotation.index(q)
@@ -270,12 +299,12 @@ func (m *matcher) deliver(g Group, results []backends.ClaimResult) (back []backe
 				back = append(back, m.takePrefetchedOfOthers(r)...)
 			}
 			if r.Once && !r.leaving && m.stopped == nil {
-				if m.isReturning(r.Queues) || m.holdForAdmission(r) {
+				if m.isReturning(r.Queues) || m.holdForOthers(r) {
 					g.queue.moveTo(r, &g.queue.deferred) // the commit did not see a job that is on its way back, or being admitted
 					continue
 				}
-				if g.admissions != g.queue.admissions && r.hold() {
-					g.queue.moveTo(r, &g.queue.fresh) // an admission ended during the commit
+				if g.changes != g.queue.changes && r.hold() {
+					g.queue.moveTo(r, &g.queue.fresh) // an admission or a settle ended during the commit
 					continue
 				}
 			}
@@ -407,13 +436,18 @@ func (m *matcher) isDirect(queues []string) bool {
 	return slices.ContainsFunc(queues, func(q string) bool { return m.NoPrefetch(q) || m.Gated(q) })
 }
 
-// isClosed reports whether the limits of all queues of the wait queue let no job start now.
-func (m *matcher) isClosed(wq *waitQueue) bool {
-	return !slices.ContainsFunc(wq.queues, func(q string) bool { return !m.Closed(q) })
+// all reports whether is returns true for all queues.
+func all(queues []string, is func(queue string) bool) bool {
+	return !slices.ContainsFunc(queues, func(q string) bool { return !is(q) })
 }
 
-// isSlow reports whether claims of the queue have commits of their own.
-func (m *matcher) isSlow(queue string) bool { return m.Gated(queue) || m.Slow(queue) }
+// hasOwnCommit reports whether claims of the wait queue have commits of their own.
+func (m *matcher) hasOwnCommit(wq *waitQueue) bool {
+	return wq.noPrefetch && slices.ContainsFunc(wq.queues, m.needsOwnCommit)
+}
+
+// needsOwnCommit reports whether claims of the queue have commits of their own.
+func (m *matcher) needsOwnCommit(queue string) bool { return m.Gated(queue) || m.Slow(queue) }
 
 func (m *matcher) snapshot() (n Snapshot) {
 	n.WaitQueues, n.Stopped, n.Prefetched = len(m.queues), m.stopped != nil, m.keptAlone()

@@ -107,7 +107,7 @@ func (m *matcher) wantsPrefetch(wq *waitQueue, room int) int {
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace.
 func (m *matcher) inUse(wq *waitQueue) bool {
 	a := &wq.prefetch
-	return a.inCommit || wq.apart || len(a.jobs) > 0 || m.CanPrefetch && !wq.noPrefetch && a.pace.moves(m.Clock(), m.claimTime)
+	return a.inCommit || wq.committing || len(a.jobs) > 0 || m.CanPrefetch && !wq.noPrefetch && a.pace.moves(m.Clock(), m.claimTime)
 }
 
 func (m *matcher) noteClaimTime(took time.Duration) {
@@ -147,11 +147,47 @@ func (p *pace) moves(now, commit time.Duration) bool {
 	return p.n > 0 || slices.Max(p.rates[:]) > 0
 }
 
+// perSecond returns the rate. It isn't the highest one: that can be a burst.
 func (p *pace) perSecond(now, commit time.Duration) float64 {
 	p.roll(now, commit)
 	last := p.rates
 	slices.Sort(last[:])
 	return last[len(last)-2]
+}
+
+// isExpired reports whether a job must not start any more. asked is the Group.Asked of its claim, so it is over a little too early
+// rather than too late.
+func (m *matcher) isExpired(j *backends.Job, asked time.Duration) bool {
+	return j.StartWithin > 0 && m.Clock() >= asked+j.StartWithin
+}
+
+// setExpiredAside moves expired jobs out of the wait queue if one is among the first n. The prefetcher releases them.
+func (m *matcher) setExpiredAside(wq *waitQueue, n int) {
+	a := &wq.prefetch
+	found := false
+	for i := range min(n, len(a.jobs)) {
+		found = found || m.isExpired(&a.jobs[i], a.asked[i])
+	}
+	if !found {
+		return
+	}
+	all, since, asked, before := a.jobs, a.since, a.asked, a.bytes
+	a.jobs, a.since, a.asked, a.bytes = nil, nil, nil, 0
+	var gone []backends.Job
+	for i := range all {
+		if m.isExpired(&all[i], asked[i]) {
+			gone = append(gone, all[i])
+			continue
+		}
+		a.jobs, a.since, a.asked = append(a.jobs, all[i]), append(a.since, since[i]), append(a.asked, asked[i])
+		a.bytes += int64(len(all[i].Payload))
+	}
+	wq.hold(gone, -1)
+	m.countPrefetched(a.bytes - before)
+	wq.interleave()
+	m.markReturning(gone)
+	m.expired = append(m.expired, gone...)
+	m.WakePrefetcher()
 }
 
 // fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
@@ -163,6 +199,9 @@ func (m *matcher) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job, 
 	}
 	if sidecar := m.Identity(); sidecar == 0 || sidecar != a.jobs[0].Token.Sidecar || m.Stalled(a.asked[0]) {
 		return nil, 0 // the prefetcher releases them
+	}
+	if m.setExpiredAside(wq, r.Slots); len(a.jobs) == 0 {
+		return nil, 0
 	}
 	n, _, _ := r.reserve(a.fitting(r.Slots, m.MaxBytes()))
 	if n == 0 {
@@ -245,6 +284,9 @@ func (m *matcher) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backe
 	for n < len(a.jobs) && (limit == 0 || a.since[n] < limit) {
 		n++
 	}
+	if n > 0 && wq.rotation == nil && len(wq.queues) > 1 { // in strict order the others can be of a queue behind these
+		n = len(a.jobs)
+	}
 	out = a.take(n)
 	wq.hold(out, -1)
 	m.countPrefetched(a.bytes - before)
@@ -265,33 +307,55 @@ func (m *matcher) isReturning(queues []string) bool {
 	return slices.ContainsFunc(queues, func(q string) bool { return m.returning[q] > 0 })
 }
 
-func (m *matcher) returned(queues []string) {
+// comesBack reports whether a job on its way back precedes those of another queue, in strict order. For its claims it is first, as if it
+// had never been prefetched.
+func (m *matcher) comesBack(wq *waitQueue) bool {
+	return wq.rotation == nil && len(m.returning) > 0 && m.isReturning(wq.queues[:len(wq.queues)-1])
+}
+
+// returned reports whether a claim was held for a job on its way back.
+func (m *matcher) returned(queues []string) (held bool) {
 	for _, q := range queues {
 		if m.returning[q]--; m.returning[q] <= 0 {
 			delete(m.returning, q)
 		}
 		for wq := range m.byQueue[q] {
-			wq.retryDeferred()
+			held = m.retryDeferred(wq) || held
 		}
 	}
+	return held
 }
 
-// admissionHolds is how often a claim that doesn't wait is held for an admission. One admission runs at a time, and one more can be
+// mostHolds is how often a claim is held for admissions, settles, or a job that precedes others. One admission runs at a time, and one more can be
 // pending, so all those that began before the claim are over then. Without a limit, the jobs of others could hold it indefinitely.
-const admissionHolds = 2
+const mostHolds = 2
 
-// hold reports whether a claim that found no job asks again after an admission.
+// hold reports whether a claim waits for an admission, a settle, or a job that precedes others.
 func (r *Request) hold() bool {
-	if r.holds == admissionHolds {
+	if r.holds == mostHolds {
 		return false
 	}
 	r.holds++
 	return true
 }
 
-// holdForAdmission reports whether a claim that found no job is held until an admission in one of its queues is over.
-func (m *matcher) holdForAdmission(r *Request) bool {
-	return slices.ContainsFunc(r.Queues, func(q string) bool { return m.admitting[q] > 0 }) && r.hold()
+// holdForOthers reports whether a claim for which there is no job is held until an admission in one of its queues is over, or a settle
+// that frees a slot of its cap.
+func (m *matcher) holdForOthers(r *Request) bool {
+	return slices.ContainsFunc(r.Queues, func(q string) bool { return m.admitting[q] > 0 || m.settling[q] > 0 }) && r.hold()
+}
+
+// settled reports whether a claim was held for the end of a settle.
+func (m *matcher) settled(queues []string) (held bool) {
+	for _, q := range queues {
+		if m.settling[q]--; m.settling[q] <= 0 {
+			delete(m.settling, q)
+		}
+		for wq := range m.byQueue[q] {
+			held = m.retryDeferred(wq) || held
+		}
+	}
+	return held
 }
 
 // admitted reports whether a claim was held for the end of an admission.
@@ -301,12 +365,8 @@ func (m *matcher) admitted(queues []string) (held bool) {
 			delete(m.admitting, q)
 		}
 		for wq := range m.byQueue[q] {
-			wq.admissions++
-			if wq.deferred.Len() > 0 {
-				wq.retryDeferred()
-				m.schedule(wq)
-				held = true
-			}
+			wq.changes++
+			held = m.retryDeferred(wq) || held
 		}
 	}
 	return held
@@ -315,6 +375,7 @@ func (m *matcher) admitted(queues []string) (held bool) {
 func (m *matcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	now := m.Clock()
 	out = m.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })
+	out, m.expired = append(out, m.expired...), nil
 	left = len(m.alone) > 0
 	for wq := range m.attended {
 		back := m.drainPrefetch(wq, limit)

@@ -22,8 +22,10 @@ type world struct {
 	slow     []Group    // of the commits of slow wait queues
 	back     []string   // queues of jobs on their way back
 	admits   []string   // queues of groups in which jobs are being admitted
+	settles  []string   // queues of settles that free slots of a cap
 	held     map[*session][]backends.Job
-	where    map[uint64]string // what became of each job
+	where    map[uint64]string        // what became of each job
+	until    map[uint64]time.Duration // when a job must not start any more
 }
 
 // moved records what became of jobs. Each job has one fate.
@@ -47,6 +49,11 @@ func (w *world) returning(t *rapid.T, jobs []backends.Job) {
 func (w *world) answered(t *rapid.T, r *Request, a Answer) {
 	s := r.Session.Client.(*session)
 	w.moved(t, a.Jobs, "handed out")
+	for i := range a.Jobs {
+		if until := w.until[a.Jobs[i].Token.Number]; a.Unrecorded && !a.Jobs[i].Alone && until > 0 && a.At >= until {
+			t.Fatalf("an expired job was handed out at %v, and had to start before %v", a.At, until)
+		}
+	}
 	for i := range a.Jobs {
 		if !slices.Contains(r.Queues, a.Jobs[i].Queue) {
 			t.Fatalf("a claim of %v got a job of %s", r.Queues, a.Jobs[i].Queue)
@@ -105,14 +112,14 @@ func (w *world) gatherClaims(t *rapid.T) {
 	}
 }
 
-func (w *world) gatherSlow(t *rapid.T) {
-	for _, g := range w.GatherSlow(host, w.number, &Budget{Left: 1 << 30, Whole: 1}) {
+func (w *world) gatherOwn(t *rapid.T) {
+	for _, g := range w.GatherOwn(host, w.number, &Budget{Left: 1 << 30, Whole: 1}) {
 		if slices.ContainsFunc(w.slow, func(other Group) bool { return slices.Equal(other.Queues(), g.Queues()) }) {
 			t.Fatalf("two commits claim from %v", g.Queues())
 		}
 		w.slow = append(w.slow, g)
 	}
-	if len(w.slow) > maxSlow {
+	if len(w.slow) > maxOwn {
 		t.Fatalf("%d commits of slow queues", len(w.slow))
 	}
 }
@@ -125,11 +132,11 @@ func (w *world) commit(t *rapid.T) {
 	w.groups = nil
 }
 
-// commitSlow ends the oldest commit of a slow wait queue.
-func (w *world) commitSlow(t *rapid.T) {
+// commitOwn ends the oldest commit of a slow wait queue.
+func (w *world) commitOwn(t *rapid.T) {
 	if len(w.slow) > 0 {
 		w.end(t, w.slow[0])
-		w.EndSlow(w.slow[0])
+		w.EndOwn(w.slow[0])
 		w.slow = w.slow[1:]
 	}
 }
@@ -149,6 +156,10 @@ func (w *world) end(t *rapid.T, g Group) {
 			res := w.result(g.Part(n), rapid.IntRange(0, len(slots)).Draw(t, "jobs"))
 			for i := range res.Jobs {
 				res.Jobs[i].Alone = slots[i].Lease == 0 && rapid.IntRange(0, 5).Draw(t, "alone") == 0
+				if rapid.Bool().Draw(t, "expires") {
+					res.Jobs[i].StartWithin = time.Duration(rapid.IntRange(1, 300).Draw(t, "start within")) * time.Millisecond
+					w.until[res.Jobs[i].Token.Number] = g.Asked + res.Jobs[i].StartWithin
+				}
 			}
 			res.More = len(res.Jobs) < len(slots) && rapid.IntRange(0, 3).Draw(t, "more") == 0
 			results = append(results, res)
@@ -218,13 +229,20 @@ func (w *world) admitted(ready bool) {
 	w.Admitted(queues, nil)
 }
 
+// settled ends the settles.
+func (w *world) settled() {
+	queues := w.settles
+	w.settles = nil
+	w.Settled(queues)
+}
+
 // check fails if a claim is forgotten: one that no commit has included yet must be due.
 func (w *world) check(t *rapid.T) {
 	for _, wq := range w.matcher.queues {
-		if wq.fresh.Len() > 0 && wq.due == nil && !wq.prefetch.inCommit && !wq.apart {
+		if wq.fresh.Len() > 0 && wq.due == nil && !wq.prefetch.inCommit && !wq.committing {
 			t.Fatalf("%d claims of %v are forgotten", wq.fresh.Len(), wq.queues)
 		}
-		if wq.prefetch.inCommit && w.groups == nil && !wq.apart {
+		if wq.prefetch.inCommit && w.groups == nil && !wq.committing {
 			t.Fatalf("%v is in no commit", wq.queues)
 		}
 	}
@@ -244,11 +262,16 @@ func (w *world) check(t *rapid.T) {
 	for _, q := range w.back {
 		returning[q]++
 	}
+	for i := range w.matcher.expired { // the prefetcher takes them soon
+		returning[w.matcher.expired[i].Queue]++
+	}
 	if !maps.Equal(returning, w.matcher.returning) {
 		t.Fatalf("jobs on their way back: %v, counted: %v", returning, w.matcher.returning)
 	}
 	for _, wq := range w.matcher.queues {
-		held := func(q string) bool { return slices.Contains(w.back, q) || slices.Contains(w.admits, q) }
+		held := func(q string) bool {
+			return slices.Contains(w.back, q) || slices.Contains(w.admits, q) || slices.Contains(w.settles, q)
+		}
 		if wq.deferred.Len() > 0 && !slices.ContainsFunc(wq.queues, held) {
 			t.Fatalf("%d claims of %v are held for nothing", wq.deferred.Len(), wq.queues)
 		}
@@ -259,7 +282,7 @@ func (w *world) check(t *rapid.T) {
 // holds more than it can, and nothing is left of claims that ended.
 func TestEveryClaimIsAnswered(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{kit: newKit(), held: map[*session][]backends.Job{}, where: map[uint64]string{}}
+		w := &world{kit: newKit(), held: map[*session][]backends.Job{}, where: map[uint64]string{}, until: map[uint64]time.Duration{}}
 		for range 4 {
 			w.sessions = append(w.sessions, w.session())
 		}
@@ -268,8 +291,8 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			"stream":      w.stream,
 			"gather":      w.gatherClaims,
 			"commit":      w.commit,
-			"gather slow": w.gatherSlow,
-			"commit slow": w.commitSlow,
+			"gather slow": w.gatherOwn,
+			"commit slow": w.commitOwn,
 			"speed":       func(t *rapid.T) { w.fast = rapid.Bool().Draw(t, "fast") }, // an index was built, or dropped
 			"notify": func(t *rapid.T) {
 				w.Notify([]string{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "queue")}, rapid.IntRange(1, 9).Draw(t, "jobs"))
@@ -279,12 +302,23 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 					w.leave(rapid.SampledFrom(w.waiting).Draw(t, "claim"))
 				}
 			},
+			"limit": func(t *rapid.T) {
+				w.full = rapid.Bool().Draw(t, "full")
+				if w.closed = rapid.Bool().Draw(t, "closed"); !w.closed {
+					w.Reopen("a")
+				}
+			},
 			"settle": func(t *rapid.T) { w.settle(rapid.IntRange(1, 3).Draw(t, "jobs")) },
 			"return": func(*rapid.T) { w.bringBack() },
 			"admit": func(t *rapid.T) {
 				w.admits = append(w.admits, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "queue"))
 				w.MarkAdmitting(w.admits[len(w.admits)-1:])
 			},
+			"settling": func(t *rapid.T) {
+				w.settles = append(w.settles, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "queue"))
+				w.MarkSettling(w.settles[len(w.settles)-1:])
+			},
+			"settled":  func(*rapid.T) { w.settled() },
 			"admitted": func(t *rapid.T) { w.admitted(rapid.Bool().Draw(t, "ready")) },
 			"time":     func(t *rapid.T) { w.now += time.Duration(rapid.IntRange(1, 400).Draw(t, "ms")) * time.Millisecond },
 			"prefetcher": func(t *rapid.T) {
@@ -300,7 +334,7 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 		})
 		w.commit(t)
 		for len(w.slow) > 0 {
-			w.commitSlow(t)
+			w.commitOwn(t)
 		}
 		for _, r := range w.waiting {
 			w.leave(r)
@@ -318,13 +352,14 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			w.bringBack()
 		}
 		w.admitted(false)
+		w.settled()
 		for number, where := range w.where {
 			if where == "claimed" {
 				t.Errorf("job %d is lost", number)
 			}
 		}
 		s := &w.matcher
-		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), len(s.admitting), s.due.Len(), s.slowDue.Len(), s.slowCommits, len(s.alone), int(s.prefetchBytes.bytes)}; n != [10]int{} {
+		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), len(s.admitting), len(s.settling), s.due.Len(), s.ownDue.Len(), s.ownCommits, len(s.alone), int(s.prefetchBytes.bytes), len(s.expired)}; n != [12]int{} {
 			t.Errorf("at the end the matcher has %v entries, want none", n)
 		}
 		for i, s := range w.sessions {

@@ -8,7 +8,18 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// Request is one claim of a session. The caller sets the exported fields except Queues and Reserved.
+// Request is one claim of a session. The caller sets the exported fields except Queues and Reserved. It has these states:
+//
+//	state       in         inCommit  begun by                                        ended by
+//	fresh       fresh      no        add, retryDeferred                              gather, leave
+//	in a commit any list   yes       gather                                          deliver, fail
+//	idle        idle       no        deliver (no job), add (the gate is closed)      gather (announced jobs), leave
+//	held        deferred   no        deliver (a job is returning, or holdForOthers), retryDeferred, leave
+//	                                 add (the cap is full and a settle under way, or comesBack)
+//	answered    nil queue  no        end                                             -
+//
+// A claim that doesn't wait (Once) is never idle. leaving asks for the answer after the commit under way. moved ends the wait
+// with ErrAgain.
 type Request struct {
 	Session  *quota.Session
 	Slots    int
@@ -23,7 +34,7 @@ type Request struct {
 	at       *list.Element    // of in
 	Reserved int              // of the session's job quota, for the commit under way or the answer
 	inCommit bool             // the commit under way includes it
-	holds    int              // how often it was held for an admission
+	holds    int              // how often it was held, see mostHolds
 	leaving  bool             // answered as soon as the commit under way ends
 	lastErr  error            // of the last commit that included it
 	moved    error            // ErrAgain, once its queues are not served here

@@ -175,7 +175,7 @@ func (g *Group) split(slots []backends.Slot, plan *turns) {
 		}
 	}
 	parts := min(len(slots), max(1, full), max(1, splitNames/n))
-	if g.queue.large || g.queue.slow {
+	if g.queue.large || g.queue.ownCommit {
 		parts = min(parts, 1)
 	}
 	if parts == 0 {
@@ -260,7 +260,7 @@ func (g *gathering) split(group *Group, own int) {
 	wq := group.queue
 	plan := wq.rotation.clone()
 	switch {
-	case wq.large || wq.slow:
+	case wq.large || wq.ownCommit:
 		group.split(group.Slots, plan)
 	default:
 		group.split(group.Slots[:own], plan)

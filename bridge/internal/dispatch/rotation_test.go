@@ -385,3 +385,40 @@ func TestWeightsProperty(t *testing.T) {
 		})
 	})
 }
+
+// TestExpiredPrefetchedJobs shows that no worker gets a prefetched job whose time to start is over, that it goes back, and that it
+// keeps no other job from workers.
+func TestExpiredPrefetchedJobs(t *testing.T) {
+	d := newRotationDB()
+	d.store("a", 10_000)
+	d.stream(false, "a")
+	kept := d.matcher.queues["a"].prefetch.jobs
+	if len(kept) < 5 {
+		t.Fatalf("%d jobs are prefetched, want more", len(kept))
+	}
+	for i := range kept[:3] {
+		kept[i].StartWithin = time.Second
+	}
+	kept[0].StartWithin = 2 * time.Hour
+	first, next := kept[0].Token, kept[3].Token
+	d.now += 100 * time.Millisecond
+	d.ready["a"] = 0
+	claim := func() backends.Token {
+		r := &Request{Session: &d.session().Session, Slots: 1, Once: true}
+		a, answered := d.Add(r, []string{"a"})
+		if !answered || len(a.Jobs) != 1 {
+			t.Fatalf("the claim gets %+v", a)
+		}
+		return a.Jobs[0].Token
+	}
+	if got := claim(); got != first {
+		t.Errorf("the first claim gets %v, want %v, which is in time", got, first)
+	}
+	d.now += 2 * time.Second
+	if got := claim(); got != next {
+		t.Errorf("the next claim gets %v, want %v", got, next)
+	}
+	if back, _ := d.TakePrefetched(d.now - time.Hour); len(back) != 2 {
+		t.Errorf("%d jobs go back, want the two that expired", len(back))
+	}
+}

@@ -9,17 +9,17 @@ type waitQueue struct {
 	queues     []string
 	fresh      list.List     // of *Request: no commit has included them yet
 	idle       list.List     // of those for which the database had no job
-	deferred   list.List     // of those that do not wait: the database had no job, but one is on its way back to it
+	deferred   list.List     // of those that do not wait: the database had no job, but one is on its way back to it; or see holdForOthers, comesBack
 	generation uint64        // counts the notifications
-	admissions uint64        // counts the admissions in its queues that are over
+	changes    uint64        // counts the admissions in its queues that are over, and how often their limits possibly let jobs start again
 	expected   int           // about how many jobs idle claims and prefetch can expect; 0: none
 	due        *list.Element // of dueIn; nil: no commit has to include it
-	dueIn      *list.List    // matcher.due or slowDue
+	dueIn      *list.List    // matcher.due or ownDue
 	prefetch   prefetch
 	rotation   *rotation // nil: strict order
 	noPrefetch bool      // nothing is prefetched
-	slow       bool      // one of its queues is slow: its claims have commits of their own
-	apart      bool      // a commit of its own is under way
+	ownCommit  bool      // its claims have commits of their own, when they were last gathered
+	committing bool      // a commit of its own is under way
 	large      bool      // its next job exceeds quota.MinClaim
 }
 
@@ -56,13 +56,6 @@ func (w *waitQueue) noteEmpty(r *Request) {
 	}
 }
 
-// retryDeferred includes the held claims in the next commit again.
-func (w *waitQueue) retryDeferred() {
-	for at := w.deferred.Front(); at != nil; at = w.deferred.Front() {
-		w.moveTo(at.Value.(*Request), &w.fresh)
-	}
-}
-
 // noteResult records the result of a claim group. If dry is true, the database had no more jobs than it returned:
 // idle claims and prefetch wait for the next notification. Otherwise the next commit has up to twice as many slots for
 // them. So the cost depends on the number of jobs, not on the number of waiting claims or on the rate of earlier jobs.
@@ -81,15 +74,28 @@ func (m *matcher) attend(wq *waitQueue) {
 	m.WakePrefetcher()
 }
 
-// schedule includes the wait queue in the next commit of its kind. While a commit of its own is under way, endSlow does.
+// schedule includes the wait queue in the next commit of its kind. While a commit of its own is under way, endOwn does.
 func (m *matcher) schedule(wq *waitQueue) {
-	if wq.due != nil || wq.apart {
+	if wq.due != nil || wq.committing {
 		return
 	}
-	if wq.dueIn = &m.due; wq.slow {
-		wq.dueIn = &m.slowDue
+	if wq.dueIn = &m.due; wq.ownCommit {
+		wq.dueIn = &m.ownDue
 	}
 	wq.due = wq.dueIn.PushBack(wq)
+}
+
+// retryDeferred includes the held claims in the next commit again, also if the limits of their queues let no job start. It reports
+// whether there were some.
+func (m *matcher) retryDeferred(wq *waitQueue) (held bool) {
+	for at := wq.deferred.Front(); at != nil; at = wq.deferred.Front() {
+		wq.moveTo(at.Value.(*Request), &wq.fresh)
+		held = true
+	}
+	if held {
+		m.schedule(wq)
+	}
+	return held
 }
 
 // unschedule ends schedule.

@@ -46,6 +46,7 @@ type Heartbeater struct {
 
 	mu            sync.Mutex
 	identity      backends.Identity // 0: not joined
+	dropped       chan struct{}     // closed when the leases of the last dropped identity are dropped; nil: none was
 	freshUntil    time.Duration     // by clock; claims are handed out only before it
 	peers         map[backends.Identity]peerState
 	watched       bool            // other sidecars watch all (backends.HeartbeatResult.Watched)
@@ -59,6 +60,7 @@ type Heartbeater struct {
 	rejoinWait    time.Duration   // see delayRejoin
 	joinNotBefore time.Duration   // by clock
 	depthLeader   depthLeader
+	comparison    *comparison     // that goes on after the next heartbeat; nil: a new one begins
 	confirmations []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
 
@@ -147,6 +149,9 @@ func (h *Heartbeater) Send(ctx context.Context) error {
 	id := h.Identity()
 	kind := backends.HeartbeatRenew
 	if id == 0 {
+		if err := h.awaitDropped(ctx); err != nil {
+			return err
+		}
 		if h.untilJoin() > 0 {
 			return errRejoinsLater
 		}
@@ -175,6 +180,23 @@ func (h *Heartbeater) Send(ctx context.Context) error {
 
 // errRejoinsLater is returned by Send while a sidecar that was evicted soon after it joined waits before it joins again.
 var errRejoinsLater = errors.New("this sidecar was evicted soon after it joined the database, and waits before it joins again")
+
+// awaitDropped waits until the leases of the last dropped identity are dropped. The end of an identity drops all leases, so those of
+// the next one must come later.
+func (h *Heartbeater) awaitDropped(ctx context.Context) error {
+	h.mu.Lock()
+	dropped := h.dropped
+	h.mu.Unlock()
+	if dropped == nil {
+		return nil
+	}
+	select {
+	case <-dropped:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // firstRejoinWait is the wait before the second of several joins in a row. It doubles with each, up to the time between heartbeats.
 const firstRejoinWait = 100 * time.Millisecond
@@ -239,7 +261,8 @@ func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Dura
 	return true
 }
 
-// DropIdentity drops an identity that other sidecars declared dead. They can hand out its jobs again.
+// DropIdentity drops an identity that other sidecars declared dead, and its leases. They can hand out its jobs again. The next identity
+// joins after that.
 func (h *Heartbeater) DropIdentity(id backends.Identity) {
 	h.mu.Lock()
 	if h.identity != id {
@@ -248,6 +271,8 @@ func (h *Heartbeater) DropIdentity(id backends.Identity) {
 	}
 	h.identity = 0
 	h.freshUntil = 0
+	dropped := make(chan struct{})
+	h.dropped = dropped
 	h.delayRejoin()
 	for _, c := range h.confirmations {
 		close(c)
@@ -257,6 +282,7 @@ func (h *Heartbeater) DropIdentity(id backends.Identity) {
 	h.Metrics().Evictions.Inc()
 	h.IdentityDropped()
 	lost := h.Leases.DropAll()
+	close(dropped)
 	h.Log.Warn("evicted by another sidecar", "event", "evicted", "sidecar", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
 	h.Lost(lost)
 }

@@ -222,3 +222,38 @@ func TestHeartbeatOutlastsOneHungConnection(t *testing.T) {
 		}
 	})
 }
+
+// TestNextIdentityWaitsForTheEndOfTheLast shows that a sidecar whose identity was dropped joins again only when the leases of that
+// identity are dropped. Otherwise those of the next one, whose jobs run, would be lost with them.
+func TestNextIdentityWaitsForTheEndOfTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, proceed := time.Now(), make(chan struct{})
+		m := metrics.New().Databases.Of("db")
+		k := New(Config{
+			Backend:         backendref.New(memory.New(), nil, nil),
+			Times:           NewTimes(30*time.Second, 0),
+			Leases:          lease.NewTable(func(map[string]string) (string, string) { return "", "" }),
+			Metrics:         func() *metrics.Database { return m },
+			Log:             slog.New(slog.DiscardHandler),
+			Clock:           func() time.Duration { return time.Since(began) },
+			Revived:         func() {},
+			Lost:            func(lease.Lost) {},
+			IdentityDropped: func() { <-proceed },
+		})
+		if err := k.Send(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // so that it can join again at once
+		go k.DropIdentity(k.Identity())
+		synctest.Wait()
+		joined := make(chan error, 1)
+		go func() { joined <- k.Send(t.Context()) }()
+		if synctest.Wait(); k.Identity() != 0 {
+			t.Error("it has the next identity while the leases of the last one are being dropped")
+		}
+		close(proceed)
+		if err := <-joined; err != nil || k.Identity() == 0 {
+			t.Errorf("afterwards it has no identity: %v", err)
+		}
+	})
+}

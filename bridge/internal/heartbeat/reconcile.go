@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -11,49 +12,70 @@ import (
 // claimedPage is how many rows one query for the claimed jobs returns.
 const claimedPage = 1000
 
+// comparison is a comparison of the claimed rows with the lease table that possibly needs several heartbeats.
+type comparison struct {
+	id      backends.Identity
+	after   string                      // the last job whose row was compared
+	missing map[backends.Token]struct{} // leases without a row so far
+}
+
 // reconcile compares the rows claimed under id with the lease table. It releases rows that the table does not have:
-// the reply of their commit was lost. Leases without a row are lost.
+// the reply of their commit was lost. Leases without a row are lost. If there are so many rows, or the database is so slow, that the
+// next heartbeat could be late, the comparison goes on after that.
 func (h *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
-	missing := h.Leases.Confirmed() // read before the query, so that later claims do not count as missing
-	for after := ""; ; {
-		rows, err := h.claimedBy(ctx, id, after)
-		if err != nil {
-			return err
+	queries, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().comparing())
+	defer cancel()
+	c := h.takeComparison(id)
+	for began := c.after; ; {
+		rows, err := h.Backend.ClaimedBy(queries, id, c.after, claimedPage)
+		if err == nil {
+			err = h.releaseUnknown(queries, id, c.after, h.Leases.Unknown(rows))
 		}
-		if err := h.releaseUnknown(ctx, id, after, h.Leases.Unknown(rows)); err != nil {
+		if err != nil {
+			h.keepComparison(c)
+			if c.after != began && queries.Err() != nil && ctx.Err() == nil {
+				return nil
+			}
 			return err
 		}
 		for i := range rows {
-			delete(missing, rows[i].Lease.Token)
+			delete(c.missing, rows[i].Lease.Token)
 		}
 		if len(rows) < claimedPage {
 			break
 		}
-		after = rows[len(rows)-1].Lease.Job
+		c.after = rows[len(rows)-1].Lease.Job
 	}
 	if h.Reconciled != nil {
 		h.Reconciled()
 	}
-	if len(missing) > 0 && h.Cancelled != nil {
-		h.askCancelled(ctx, id) // Lost has no reason
+	if len(c.missing) > 0 && h.Cancelled != nil {
+		h.Cancelled(queries, id) // Lost has no reason
 	}
-	if lost := h.Leases.DropMissing(missing); len(lost) > 0 {
+	if lost := h.Leases.DropMissing(c.missing); len(lost) > 0 {
 		h.Lost(lost)
 	}
 	return nil
 }
 
-func (h *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
-	ctx, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().answer())
-	defer cancel()
-	return h.Backend.ClaimedBy(ctx, id, after, claimedPage)
+// takeComparison returns the comparison to go on with, or a new one. Its leases are read before the query, so that later claims do not
+// count as missing. Those that were settled since then don't count either.
+func (h *Heartbeater) takeComparison(id backends.Identity) *comparison {
+	confirmed := h.Leases.Confirmed()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.comparison
+	if h.comparison = nil; c == nil || c.id != id {
+		return &comparison{id: id, missing: confirmed}
+	}
+	maps.DeleteFunc(c.missing, func(t backends.Token, _ struct{}) bool { _, still := confirmed[t]; return !still })
+	return c
 }
 
-// askCancelled waits for the answer as long as for that of another query of a heartbeat.
-func (h *Heartbeater) askCancelled(ctx context.Context, id backends.Identity) {
-	ctx, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().answer())
-	defer cancel()
-	h.Cancelled(ctx, id)
+func (h *Heartbeater) keepComparison(c *comparison) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.comparison = c
 }
 
 // releaseUnknown queries a second time before it releases rows. A job that was settled between the query and the
@@ -62,7 +84,7 @@ func (h *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, 
 	if len(unknown) == 0 {
 		return nil
 	}
-	rows, err := h.claimedBy(ctx, id, after)
+	rows, err := h.Backend.ClaimedBy(ctx, id, after, claimedPage)
 	if err != nil {
 		return err
 	}

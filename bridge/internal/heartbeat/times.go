@@ -25,7 +25,7 @@ func (t *Times) sidecarTimeout() timeout { return timeout(t.host.Load()) }
 
 // Timeout returns the sidecar timeout. It also bounds other things that must not outlast the trust of other sidecars in this one,
 // or that have no better limit: one commit, a session's wait for its settle, the wait for memory for a write, and a query of an
-// operator. A quarter of it bounds a query of the heartbeater, and the last one before a hand-out.
+// operator. A quarter of it bounds a heartbeat, and the last one before a hand-out.
 func (t *Times) Timeout() time.Duration { return time.Duration(t.host.Load()) }
 
 // RestartGrace returns how long the leases of sessions outlive an orderly exit.
@@ -42,6 +42,10 @@ func (t timeout) trusted() time.Duration { return time.Duration(t) * 13 / 20 }
 // headStart is how long a peer counts as watched when it is first seen. The rest of H is longer than trusted.
 func (t timeout) headStart() time.Duration { return time.Duration(t) * 3 / 10 }
 
-// answer is the timeout of one query of the heartbeater. If one connection hangs, the heartbeat before is still trusted when the
-// next attempt, on another connection, gets its answer: H/6 + H/4 and a pause are below 13/20 H.
+// answer is the timeout of a heartbeat. If one connection hangs, the heartbeat before is still trusted when the
+// next attempt, on another connection, gets its answer, even if its comparison took as long as it can: H/6 + H/6 + H/4 and a pause of H/24
+// are below 13/20 H.
 func (t timeout) answer() time.Duration { return time.Duration(t) / 4 }
+
+// comparing is the timeout of all queries that compare the claimed rows after a heartbeat.
+func (t timeout) comparing() time.Duration { return time.Duration(t) / 6 }

@@ -322,6 +322,7 @@ func (h *Hub) look(ctx context.Context, name string, ids []string) (gone []strin
 			}
 			h.Pass(name, e)
 		}
+		h.exist(name, found)
 		ids = slices.DeleteFunc(ids, func(id string) bool { _, ok := found[id]; return ok })
 	}
 	return nil, nil
@@ -344,13 +345,23 @@ func (h *Hub) findGone(ctx context.Context, name string) error {
 		for i := range views {
 			found[views[i].ID] = struct{}{}
 		}
+		h.exist(name, found)
 		h.notFound(name, slices.DeleteFunc(slices.Clone(some), func(id string) bool { _, ok := found[id]; return ok }), false)
 	}
 	return nil
 }
 
-// notFound handles that a query did not find jobs. They are gone if that is the last query, or if another one did not find them
-// goneAfter ago.
+// exist forgets that earlier queries did not find jobs: one that began before their enqueue was committed doesn't.
+func (h *Hub) exist(name string, found map[string]struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.queues[name]; q != nil {
+		maps.DeleteFunc(q.gone, func(id string, _ time.Time) bool { _, ok := found[id]; return ok })
+	}
+}
+
+// notFound handles that a query did not find jobs. They are gone if that is the last query, or if the one before did not
+// find them either, and the first of these was goneAfter ago.
 func (h *Hub) notFound(name string, ids []string, last bool) {
 	for _, id := range ids {
 		if last || h.staysGone(name, id) {

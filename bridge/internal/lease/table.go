@@ -32,9 +32,9 @@ type Table struct {
 //	state                          inFlight  delivered  session  settling  begun by                ended by
 //	in flight to the database      yes       no         nil      0         Expect                  Give, Forget, BeginReturn
 //	on its way back, not given     no        no         nil      1         BeginReturn             Remove
-//	held by a session              no        yes        set      0         Give, EndBind           TakeSession, Unbind, Orphan, EndSettle
+//	held by a session              no        yes        set      0         Give, EndBind           TakeSession, Unbind, Orphan, EndSettle, DropMissing, Cancel
 //	bound, not known yet           yes       any        set      any       Bind                    EndBind
-//	timed                          no        yes        nil      0         Give, Unbind, Orphan    EndSettle, DropMissing
+//	timed                          no        yes        nil      0         Give, Unbind, Orphan    EndSettle, DropMissing, Cancel
 //	being settled                  no        any        any      1 or more BeginSettle             EndSettle
 //	released with its session      no        any        nil      1 or more TakeSession             Remove
 //
@@ -163,7 +163,7 @@ func (t *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
 }
 
 // BeginSettle marks the leases as being settled until EndSettle. It excludes no other settle of them: the scheduler of package pipeline
-// keeps two writes about a lease apart (distinct). It appends the known claims to marked, and the
+// keeps two writes about a lease apart (takenLease). It appends the known claims to marked, and the
 // details of each lease's delivery to runs.
 func (t *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
@@ -322,6 +322,14 @@ func (t *Table) Remove(leases []backends.Lease) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drop(leases)
+}
+
+// Has reports whether the lease is one that a worker of this sidecar has.
+func (t *Table) Has(lease backends.Lease) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.find(lease)
+	return h != nil && !h.inFlight
 }
 
 // HeldByOther reports whether the lease is another session's.

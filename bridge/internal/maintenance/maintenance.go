@@ -48,10 +48,13 @@ type Config struct {
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
 	Failed    func(backends.FailedCounts)                              // receives the reaped jobs
+	Pending   func([]backends.StoredPending)                           // receives the pending jobs that became jobs of their own
 	Cancelled func(claims []backends.Token) (handled []backends.Token) // receives claims that an operator cancelled, until they are handled
+	Batches   func(ended []backends.Batch)                             // receives batches that ended
 	Log       *slog.Logger
-	Alone     bool            // writes that begin during a batch of pruning wait for its end
-	Jitter    backends.Jitter // of the back-offs of reaped jobs
+	Alone     bool                 // writes that begin during a batch of pruning wait for its end
+	Jitter    backends.Jitter      // of the back-offs of reaped jobs
+	Expiry    backends.QueueExpiry // of the jobs of schedules
 }
 
 // New returns a Maintainer.
@@ -129,6 +132,7 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		m.Metrics().CountFailed(swept.Failed, false)
 		LogFailed(m.Log, swept.Failed)
 		m.Failed(swept.Failed)
+		m.Pending(swept.Pending)
 		for _, f := range swept.Failed {
 			if f.Cause == backends.CauseTimedOut || f.Cause == backends.CauseTxLost { // other causes don't end a session's lease
 				m.Heartbeat.LeasesEnded(f.Queue)
@@ -138,6 +142,11 @@ func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		if swept.ScheduleDue && !backends.Retryable(err) {
 			var failed error
 			fired, failed = m.fireSchedules(ctx, most)
+			err = errors.Join(err, failed)
+		}
+		if swept.BatchesDue && !backends.Retryable(err) {
+			more, failed := m.resolveBatches(ctx, most)
+			fired = fired || more
 			err = errors.Join(err, failed)
 		}
 		switch {

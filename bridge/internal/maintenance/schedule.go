@@ -25,7 +25,7 @@ func untilSchedule(r *backends.MaintenanceResult) time.Duration {
 func (m *Maintainer) fireSchedules(ctx context.Context, most time.Duration) (fired bool, _ error) {
 	ctx, cancel := backendref.WithTimeout(ctx, most)
 	defer cancel()
-	r, err := m.Backend.FireSchedules(ctx)
+	r, err := m.Backend.FireSchedules(ctx, m.Expiry)
 	m.Claims.NotifyReady(r.Ready)
 	for _, f := range r.Fired {
 		m.Log.Debug("schedule fired", "event", "schedule_fired", "schedule", f.Name, "queue", f.Queue, "jobs", f.Jobs)

@@ -42,14 +42,15 @@ type Database struct {
 
 // Queue holds the counters of one queue. A nil counter counts nothing.
 type Queue struct {
-	enqueued, duplicates, claimed, acked, nacked, dead, Returned prometheus.Counter
-	lost                                                         map[backends.Cause]prometheus.Counter
-	claimWait, jobWait, run                                      prometheus.Observer
+	enqueued, claimed, acked, nacked, dead, Returned prometheus.Counter
+	second                                           map[backends.Outcome]prometheus.Counter // enqueues whose key returned another job
+	lost                                             map[backends.Cause]prometheus.Counter
+	claimWait, jobWait, run                          prometheus.Observer
 }
 
 // causes are those for which deliveries are lost.
 var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge,
-	backends.CauseTxLost, backends.CauseCancelled}
+	backends.CauseTxLost, backends.CauseCancelled, backends.CauseExpired}
 
 // The causes for which commits fail.
 const (
@@ -90,12 +91,15 @@ func (d *databaseSet) Of(name string) *Database {
 
 func (s *Set) queue(database, queue string) *Queue {
 	q := &Queue{
-		enqueued: s.enqueued.WithLabelValues(database, queue), duplicates: s.duplicates.WithLabelValues(database, queue),
+		enqueued: s.enqueued.WithLabelValues(database, queue), second: make(map[backends.Outcome]prometheus.Counter, len(s.second)),
 		claimed: s.claimed.WithLabelValues(database, queue), acked: s.acked.WithLabelValues(database, queue),
 		nacked: s.nacked.WithLabelValues(database, queue), dead: s.dead.WithLabelValues(database, queue),
 		Returned: s.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
 		claimWait: s.claimWait.WithLabelValues(database, queue), jobWait: s.jobWait.WithLabelValues(database, queue),
 		run: s.run.WithLabelValues(database, queue),
+	}
+	for o, c := range s.second {
+		q.second[o] = c.WithLabelValues(database, queue)
 	}
 	for _, c := range causes {
 		q.lost[c] = s.lost.WithLabelValues(database, queue, string(c))
@@ -213,6 +217,16 @@ func (d *Database) CountWrite(write backends.Write, runs RunOf, unseen bool, res
 		d.stale.Add(float64(len(res.Lost)))
 	}
 	d.CountFailed(res.Failed, unseen)
+	d.CountPending(res.Pending)
+}
+
+// CountPending counts pending jobs that became jobs of their own.
+func (d *Database) CountPending(all []backends.StoredPending) {
+	for i := range all {
+		if q := d.Queue(all[i].Queue); q != nil {
+			q.enqueued.Inc()
+		}
+	}
 }
 
 func (d *Database) countStored(jobs []backends.NewJob, stored []backends.Stored) {
@@ -222,7 +236,7 @@ func (d *Database) countStored(jobs []backends.NewJob, stored []backends.Stored)
 			q = d.Queue(jobs[i].Queue)
 		}
 		if stored[i].Duplicate {
-			q.duplicates.Inc()
+			q.second[stored[i].Outcome].Inc()
 		} else {
 			q.enqueued.Inc()
 		}

@@ -17,10 +17,11 @@ func secondsOf(bounds []time.Duration) (seconds []float64) {
 
 // Set has all counters of a sidecar.
 type Set struct {
-	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
-	lost                                                         *prometheus.CounterVec // by database, queue, cause
-	limited                                                      *prometheus.CounterVec // by database, queue, limit
-	claimWait, jobWait, run                                      *prometheus.HistogramVec
+	enqueued, claimed, acked, nacked, dead, returned *prometheus.CounterVec                      // by database, queue
+	second                                           map[backends.Outcome]*prometheus.CounterVec // enqueues whose key returned another job, by database, queue
+	lost                                             *prometheus.CounterVec                      // by database, queue, cause
+	limited                                          *prometheus.CounterVec                      // by database, queue, limit
+	claimWait, jobWait, run                          *prometheus.HistogramVec
 
 	commit, writes, jobs                              *prometheus.HistogramVec // by database
 	failures                                          *prometheus.CounterVec   // by database, cause
@@ -55,14 +56,18 @@ func New() *Set {
 	m := &Set{}
 	queue, database := []string{LabelDatabase, LabelQueue}, []string{LabelDatabase}
 	m.enqueued = m.counters("jobs_enqueued_total", "Jobs stored by this sidecar's clients, with acks too.", queue)
-	m.duplicates = m.counters("jobs_duplicate_total", "Enqueues that stored nothing, because a job with their key is remembered.", queue)
+	m.second = map[backends.Outcome]*prometheus.CounterVec{
+		"":                       m.counters("jobs_duplicate_total", "Enqueues that stored nothing, because a job with their key is remembered.", queue),
+		backends.OutcomeReplaced: m.counters("jobs_replaced_total", "Enqueues that replaced the content of a waiting job with their key.", queue),
+		backends.OutcomePending:  m.counters("jobs_pending_total", "Enqueues that wait for the end of a claimed job with their key.", queue),
+	}
 	m.claimed = m.counters("jobs_claimed_total", "Deliveries: jobs handed to a worker. A retried job counts again.", queue)
 	m.acked = m.counters("jobs_acked_total", "Jobs that their workers acked, as committed by the database; queue=\"_unknown\": claimed through another sidecar.", queue)
 	m.nacked = m.counters("jobs_nacked_total", "Jobs that their workers nacked, as failed or as snoozed, as committed by the database.", queue)
-	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, too large, or cancelled while they were claimed.", queue)
+	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, too large, expired, or cancelled while they were claimed.", queue)
 	m.returned = m.counters("jobs_returned_total", "Jobs that went back to their queue unfinished, from connections that ended in order or by an operator's reclaim. No attempt is used up.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without an ack or nack, by cause; counted by the sidecar that took the job back. "+
-		"too_large: not delivered, but dead.", []string{LabelDatabase, LabelQueue, labelCause})
+		"too_large: not delivered, but dead. expired: not delivered, but dead or deleted.", []string{LabelDatabase, LabelQueue, labelCause})
 	m.limited = m.counters("claims_limited_total", "Claims that got fewer jobs than they asked for because of a limit of the queue: max_claimed or rate.", []string{LabelDatabase, LabelQueue, "limit"})
 	m.claimWait = m.histograms("claim_wait_duration_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)
 	m.jobWait = m.histograms("job_wait_duration_seconds", "The age of a job when its first attempt was delivered: since its enqueue, a delay that it was given included. "+

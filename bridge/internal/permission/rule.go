@@ -25,7 +25,13 @@ func (r *Rule) appliesTo(p *unixsocket.Peer) bool {
 }
 
 func (r *Rule) allowsOp(op protocol.Op) bool {
-	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op) || op == protocol.OpWait && slices.Contains(r.Ops, protocol.OpPeek)
+	of, implied := impliedBy[op]
+	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op) || implied && slices.Contains(r.Ops, of)
+}
+
+// impliedBy are ops that the right to another op grants too.
+var impliedBy = map[protocol.Op]protocol.Op{
+	protocol.OpWait: protocol.OpPeek, protocol.OpProgress: protocol.OpAck, protocol.OpBatches: protocol.OpPeek, protocol.OpOpenBatch: protocol.OpEnqueue, protocol.OpCloseBatch: protocol.OpEnqueue,
 }
 
 // AllowsQueue reports whether the rule applies to a queue.

@@ -76,7 +76,7 @@ func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	// the jobs then.
 	if p.heartbeat.Fresh() != sidecar {
 		p.executor.returnUndelivered(sidecar, a.Jobs)
-		return nil, backends.Unavailable(errHeartbeatLate)
+		return nil, heartbeatLate(p.heartbeat)
 	}
 	if p.stalls.since(a.Asked) {
 		p.executor.returnUndelivered(sidecar, a.Jobs)
@@ -88,7 +88,7 @@ func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	}
 	now := time.Now()
 	if !p.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0, now) {
-		return nil, backends.Unavailable(errHeartbeatLate)
+		return nil, heartbeatLate(p.heartbeat)
 	}
 	if a.Unrecorded {
 		p.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, now.Sub(p.began))

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 )
@@ -20,13 +22,22 @@ var (
 	errStalled = errors.New("this sidecar stood still after it claimed the jobs, so it returned them: claim again")
 )
 
+// heartbeatLate returns the error of claims while the heartbeat is late. It includes why the last one failed.
+func heartbeatLate(h *heartbeat.Heartbeater) error {
+	if why := h.Err(); why != nil {
+		return backends.Unavailable(fmt.Errorf("%w: %w", errHeartbeatLate, why))
+	}
+	return backends.Unavailable(errHeartbeatLate)
+}
+
 // batch is what one commit carries out.
 type batch struct {
 	writes    []*PendingWrite
 	claims    []dispatch.Group
-	announced bool // the claims of the commit know about the ready jobs of its writes
-	waits     bool // its only write waits for a locked row
-	slow      bool // it claims from a slow queue
+	announced bool           // the claims of the commit know about the ready jobs of its writes
+	waits     bool           // its only write waits for a locked row
+	own       bool           // it is the own commit of a wait queue
+	settles   map[string]int // of its queues with limits, when it began; see gates.settles
 }
 
 // with returns the part of a batch that has these of its writes, and no claims.
@@ -42,11 +53,11 @@ func (b batch) with(writes []*PendingWrite) batch {
 //	backends.ErrEvicted          wait for the next identity       committed again at once, without the claims
 //	locked, and a write can      committed again at once          those that can wait for a key are set aside,
 //	wait for a key                                                the others committed again at once
-//	disk full, several members   split                            split: what needs no space succeeds
+//	disk full, several members   isolate                          isolate: what needs no space succeeds
 //	unavailable                  wait, or fail if they are Once   queued again, in their order
 //	backends.ErrUnknownOutcome   wait, or fail if they are Once   fail; those that must happen are queued again
 //	the time to stop is over     fail                             fail
-//	any other                    split; one alone fails           split; one alone fails, or is tried apart if it must happen
+//	any other                    isolate; one alone fails         isolate; one alone fails, or is tried apart if it must happen
 //
 // A claim or a write can also have an error of its own in the results of a commit that succeeded: see answer and deliverClaims.
 func (e *executor) commit(hard context.Context, b batch) error {
@@ -54,14 +65,15 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	res, err := e.try(hard, b)
 	took := time.Since(began)
 	e.metrics().CountCommit(took, len(b.writes), len(b.claims), res.Claims, err)
-	if len(b.claims) > 0 && !b.slow {
+	if len(b.claims) > 0 && !b.own {
 		e.dispatcher.NoteClaimTime(took)
 	}
 	switch {
 	case err == nil:
+		e.batches.add(hard, res.Batches)
 		e.admissions.add(hard, res.Groups) // before the answers, whose receivers can claim
 		e.answer(hard, b, res.Writes)
-		e.deliverClaims(hard, b.claims, res.Claims)
+		e.deliverClaims(hard, b, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need a living sidecar. The claims are included again under the next identity.
@@ -75,7 +87,7 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	case isLocked(err) && slices.ContainsFunc(b.writes, b.canWaitForKey):
 		return e.commitWithoutKeys(hard, b)
 	case backends.IsDiskFull(err) && len(b.writes)+len(b.claims) > 1:
-		return e.split(hard, b, err)
+		return e.isolate(hard, b, err)
 	case backends.Retryable(err):
 		e.dropClaims(b.claims, err)
 		e.putBack(b.writes)
@@ -88,7 +100,7 @@ func (e *executor) commit(hard context.Context, b batch) error {
 		e.endUnknown(b.writes, err, hard.Err() == nil)
 		return nil
 	default:
-		return e.split(hard, b, err)
+		return e.isolate(hard, b, err)
 	}
 }
 
@@ -109,7 +121,7 @@ func (e *executor) endUnknown(writes []*PendingWrite, err error, again bool) {
 }
 
 func (e *executor) try(hard context.Context, b batch) (backends.Results, error) {
-	all, most := backends.CommitContent{Sidecar: sidecarOf(b.claims), WaitForLocks: b.waits || b.slow, Jitter: e.jitter}, e.claimBytes()
+	all, most := backends.CommitContent{Sidecar: sidecarOf(b.claims), WaitForLocks: b.waits || b.own, Jitter: e.jitter}, e.claimBytes()
 	if len(b.writes) > 0 {
 		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}
@@ -163,6 +175,7 @@ func (e *executor) answer(hard context.Context, b batch, results []backends.Writ
 		e.gates.settled(p)
 		e.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		if b.announced && newJobs(p.write) != nil {
+			e.dispatcher.NotifyOthers(results[i].MadeReady, readyJobs(p.write))
 			continue
 		}
 		e.dispatcher.Notify(results[i].MadeReady, readyJobs(p.write))
@@ -171,7 +184,8 @@ func (e *executor) answer(hard context.Context, b batch, results []backends.Writ
 
 // deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is late, other sidecars have
 // possibly declared this one dead.
-func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, results []backends.ClaimResult) {
+func (e *executor) deliverClaims(hard context.Context, b batch, results []backends.ClaimResult) {
+	groups := b.claims
 	if len(groups) == 0 {
 		return
 	}
@@ -190,14 +204,14 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 			e.returnUndelivered(sidecar, results[i].Jobs)
 		}
 		for i := range groups {
-			e.dispatcher.Fail(groups[i], backends.Unavailable(errHeartbeatLate))
+			e.dispatcher.Fail(groups[i], heartbeatLate(e.heartbeat))
 		}
 		return
 	}
 	for i := range groups {
 		parts := results[:groups[i].Len()]
 		results = results[len(parts):]
-		e.noteGates(parts)
+		e.noteGates(parts, b.settles)
 		if err := e.failedClaim(&groups[i], parts); err != nil {
 			e.dispatcher.FailApart(groups[i], err)
 			continue
@@ -208,15 +222,19 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 	}
 }
 
-// noteGates records what claims found out about queues with limits.
-func (e *executor) noteGates(results []backends.ClaimResult) {
+// noteGates records what claims found out about queues with limits. before: see batch.settles.
+func (e *executor) noteGates(results []backends.ClaimResult, before map[string]int) {
 	for i := range results {
 		for _, r := range results[i].Gates {
 			if r.Closed {
 				e.metrics().CountLimited(r.Queue, r.After > 0)
 			}
-			if e.gates.note(r) {
+			changed, again := e.gates.note(r, before)
+			if changed {
 				e.dispatcher.NoteGate(r.Queue)
+			}
+			if again {
+				e.dispatcher.Reopen(r.Queue)
 			}
 		}
 	}
@@ -229,6 +247,9 @@ func (e *executor) failedClaim(g *dispatch.Group, parts []backends.ClaimResult) 
 	for i := range parts {
 		claimed = claimed || len(parts[i].Jobs) > 0
 		err := parts[i].Err
+		if parts[i].Unknown || errors.Is(err, backends.ErrUnknownOutcome) {
+			e.heartbeat.SendNow() // it releases the jobs if they were claimed
+		}
 		if err == nil {
 			maintenance.LogFailed(e.log, parts[i].Failed)
 			e.events.failed(parts[i].Failed)

@@ -2,8 +2,8 @@
 //
 // It has two halves. The schedulers are pure: they have no database, no goroutine and no clock. One decides which queued
 // writes the next commit has, and whether it also claims (scheduler.go). The other one decides which waiting claims a commit
-// includes, and which of them get the jobs (package dispatch). The executor has the goroutines: it carries out commits, splits
-// those that the database refuses, and answers their members (executor.go, commit.go, apart.go).
+// includes, and which of them get the jobs (package dispatch). The executor has the goroutines: it carries out commits, isolates
+// members that the database refuses, and answers the others (executor.go, commit.go, refused.go, locked.go).
 //
 // A Pipeline also records which session holds which lease, keeps the sidecar alive in the database, and runs maintenance.
 //

@@ -51,8 +51,9 @@ type executor struct {
 	mu        sync.Mutex
 	scheduler scheduler
 	locking   sync.WaitGroup // of commitLocked
-	slow      int            // goroutines of commitSlow
+	own       int            // goroutines of commitOwn
 	crowded   atomic.Bool    // a copy of scheduler.crowded
+	ended     bool           // no commit takes another write
 }
 
 // executorConfig has what an executor needs.
@@ -74,6 +75,7 @@ type executorConfig struct {
 	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *metrics.Database
 	events     *jobEvents
+	batches    *batchEnds
 	log        *slog.Logger
 }
 
@@ -107,7 +109,8 @@ func (w wake) poke() {
 // loops are the two sequences of commits: one of writes, which possibly include claims, and one of claims alone.
 type loops struct {
 	writes, claims commitLoop
-	slow           commitLoop  // not a sequence: commits that claim from slow queues
+	own            commitLoop  // not a sequence: the own commits of wait queues
+	locked         commitLoop  // of the writes whose rows, keys or tables others have locked
 	joined         atomic.Bool // a copy of scheduler.joined
 }
 
@@ -119,7 +122,7 @@ type commitLoop struct {
 }
 
 func newLoops(info backends.Info) *loops {
-	l := &loops{writes: commitLoop{name: "writes", wake: newWake()}, claims: commitLoop{name: "claims", wake: newWake()}, slow: commitLoop{name: "slow claims"}}
+	l := &loops{writes: commitLoop{name: "writes", wake: newWake()}, claims: commitLoop{name: "claims", wake: newWake()}, own: commitLoop{name: "claims apart"}, locked: commitLoop{name: "locked writes"}}
 	l.joined.Store(joinJobs(info) > 0)
 	return l
 }
@@ -157,9 +160,17 @@ func (e *executor) reserve(ctx context.Context, p *PendingWrite, beside int64) e
 	return nil
 }
 
-// push queues a reserved write. It never blocks.
+// errEnded is the error of a write that comes after the last commit.
+var errEnded = errors.New("this sidecar doesn't use the database any more")
+
+// push queues a reserved write. It never blocks. The caller can have locks that the end of the write needs.
 func (e *executor) push(p *PendingWrite) {
 	e.mu.Lock()
+	if e.ended {
+		e.mu.Unlock()
+		go e.finish(p, Outcome{Err: backends.Unavailable(errEnded)})
+		return
+	}
 	enough := e.scheduler.push(p)
 	e.mu.Unlock()
 	if enough {
@@ -170,9 +181,14 @@ func (e *executor) push(p *PendingWrite) {
 // pushFree queues a write that no session waits for, and that must not wait for memory: a release of jobs that a
 // session or a lost commit left behind, or the record of hand-outs. The number of leases bounds these writes.
 func (e *executor) pushFree(p *PendingWrite) *PendingWrite {
-	p.size, p.pushed, p.Done = sizeOf(p.write), time.Now(), make(chan Outcome, 1)
+	p.free()
 	e.push(p)
 	return p
+}
+
+// free prepares a write for pushFree.
+func (p *PendingWrite) free() {
+	p.size, p.pushed, p.Done = sizeOf(p.write), time.Now(), make(chan Outcome, 1)
 }
 
 // wait returns the outcome of a pushed write. If no commit has taken the write after patience, wait takes it out
@@ -204,6 +220,7 @@ func (e *executor) wait(p *PendingWrite, patience time.Duration, beside Waiter) 
 	e.mu.Unlock()
 	if abandons {
 		e.drop(p)
+		p.endTry()
 		return backends.WriteResult{}, e.unavailable("the database did not take it within %v", patience)
 	}
 	o := <-p.Done // in a commit, which has its own deadline
@@ -262,9 +279,10 @@ func (e *executor) finishOverdue(writes []*PendingWrite) {
 // errOverdue ends a write whose commit failed after its time was over.
 var errOverdue = errors.New("its time is over")
 
-// answerAll ends every queued write with err.
+// answerAll ends every queued write with err, at the end of the commits.
 func (e *executor) answerAll(err error) {
 	e.mu.Lock()
+	e.ended = true
 	left := e.scheduler.takeAll()
 	e.mu.Unlock()
 	for _, p := range left {
@@ -346,7 +364,8 @@ func (e *executor) runWrites(ctx, hard context.Context) error {
 		}
 		e.mu.Lock()
 		e.scheduler.stopped = true
-		left, aside := len(e.scheduler.queue), e.scheduler.lockedLeft+e.slow
+		left, aside := len(e.scheduler.queue), e.scheduler.lockedLeft+e.own
+		e.ended = underWay+left+aside == 0
 		e.mu.Unlock()
 		switch {
 		case underWay > 0:
@@ -453,33 +472,33 @@ func (e *executor) separateClaims(hard context.Context) (groups []dispatch.Group
 }
 
 // gatherClaims chooses the claims of the next commit, and reserves memory for their jobs. It also begins commits for the claims of
-// slow queues.
+// wait queues that have their own.
 func (e *executor) gatherClaims(hard context.Context) (groups []dispatch.Group, reserved int64) {
-	groups, reserved, slow := e.gather(false)
-	for slow {
+	groups, reserved, own := e.gather(false)
+	for own {
 		group, bytes, _ := e.gather(true)
-		if slow = len(group) > 0; slow {
-			e.commitSlow(hard, group, bytes)
+		if own = len(group) > 0; own {
+			e.commitOwn(hard, group, bytes)
 		}
 	}
 	return groups, reserved
 }
 
-// gather chooses claims of one kind, and reports whether there are slow ones.
-func (e *executor) gather(slow bool) (groups []dispatch.Group, reserved int64, hasSlow bool) {
+// gather chooses claims of one kind, and reports whether there are some for own commits.
+func (e *executor) gather(own bool) (groups []dispatch.Group, reserved int64, ownDue bool) {
 	id := e.heartbeat.Fresh()
 	if id == 0 {
 		e.heartbeat.SendNow()
-		e.dispatcher.FailOnce(backends.Unavailable(errHeartbeatLate))
+		e.dispatcher.FailOnce(heartbeatLate(e.heartbeat))
 		return nil, 0, false
 	}
 	budget := dispatch.Budget{Whole: max(e.claimBytes(), e.maxPayload())}
 	reserved = e.memory.ReserveClaims(budget.Whole)
 	budget.Left = reserved
-	if number := func() uint64 { return e.number.Add(1) }; slow {
-		groups = e.dispatcher.GatherSlow(id, number, &budget)
+	if number := func() uint64 { return e.number.Add(1) }; own {
+		groups = e.dispatcher.GatherOwn(id, number, &budget)
 	} else {
-		groups, hasSlow = e.dispatcher.Gather(id, number, &budget)
+		groups, ownDue = e.dispatcher.Gather(id, number, &budget)
 	}
 	e.memory.ReturnClaims(budget.Left)
 	if budget.Short {
@@ -490,23 +509,23 @@ func (e *executor) gather(slow bool) (groups []dispatch.Group, reserved int64, h
 		groups[i].Asked = asked
 		e.leases.Expect(groups[i].Slots)
 	}
-	return groups, reserved - budget.Left, hasSlow
+	return groups, reserved - budget.Left, ownDue
 }
 
-// commitSlow commits the claims of a slow queue beside the other commits. After an error, the next commit for the same claims
+// commitOwn commits the claims of one wait queue beside the other commits. After an error, the next commit for the same claims
 // waits as long as that of a loop.
-func (e *executor) commitSlow(hard context.Context, group []dispatch.Group, reserved int64) {
+func (e *executor) commitOwn(hard context.Context, group []dispatch.Group, reserved int64) {
 	e.mu.Lock()
-	e.slow++
+	e.own++
 	e.mu.Unlock()
 	go func() {
-		err := e.commit(hard, batch{claims: group, slow: true})
+		err := e.commit(hard, batch{claims: group, own: true, settles: e.gates.settles(group[0].Queues())})
 		e.memory.ReleaseClaims(reserved)
-		r := retrier{loop: &e.loops.slow, log: e.log, hard: hard, delay: retryMax}
+		r := retrier{loop: &e.loops.own, log: e.log, hard: hard, delay: retryMax}
 		_ = r.after(err) // if the time to stop is over, the other loops report it
-		e.dispatcher.EndSlow(group[0])
+		e.dispatcher.EndOwn(group[0])
 		e.mu.Lock()
-		e.slow--
+		e.own--
 		e.mu.Unlock()
 		e.loops.writes.poke() // it possibly waits for the last one
 	}()

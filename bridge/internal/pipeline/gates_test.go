@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,9 @@ import (
 type gatedDB struct {
 	*memory.Backend
 	claims, prefetch, mixed atomic.Int64
+	write                   time.Duration // how long a commit of writes takes
+	result                  time.Duration // after how long the result of a claim comes
+	locked                  atomic.Bool   // another program keeps each row locked
 }
 
 func (g *gatedDB) Commit(ctx context.Context, batch backends.CommitContent) (backends.Results, error) {
@@ -33,6 +37,18 @@ func (g *gatedDB) Commit(ctx context.Context, batch backends.CommitContent) (bac
 				g.prefetch.Add(1)
 			}
 		}
+	}
+	if len(batch.Claims) > 0 {
+		defer time.Sleep(g.result)
+	}
+	if len(batch.Writes) > 0 {
+		time.Sleep(g.write)
+	}
+	if len(batch.Writes) > 0 && g.locked.Load() {
+		if batch.WaitForLocks {
+			time.Sleep(time.Second)
+		}
+		return backends.Results{Writes: slices.Repeat([]backends.WriteResult{{Err: &backends.LockedError{Err: errors.New("locked")}}}, len(batch.Writes))}, nil
 	}
 	return g.Backend.Commit(ctx, batch)
 }
@@ -202,6 +218,87 @@ func TestClaimAfterASettleIsNotHeldBack(t *testing.T) {
 			t.Error("the claim is held back")
 		}
 	})
+}
+
+// TestSettleDuringAClaimIsNotForgotten shows that a claim that finds the cap full asks again at once if a job was settled before
+// its result came.
+func TestSettleDuringAClaimIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, one := newGatedDB(), int64(1)
+		db.limit(t, backends.LimitsChange{MaxClaimed: &one})
+		db.fill(t, 3)
+		p := start(t, db)
+		first, second := newWorker(p), newWorker(p)
+		jobs := first.claim(t, "q", true)
+		db.result = 5 * time.Millisecond
+		r := second.queued(t, false, "q")
+		synctest.Wait()
+		ack(t, p, &first.Session, jobs)
+		began := time.Now()
+		p.AwaitClaim(nil, r)
+		if took := time.Since(began); took > 4*db.result {
+			t.Errorf("the next job is claimed %v after the settle", took)
+		}
+	})
+}
+
+// TestNextClaimSeesItsAck shows that a claim that doesn't wait gets the next job of a queue with a cap if an ack that was sent before it
+// frees the slot, although the commit of the claim is faster. While the cap is full, no claim begins before. If that ack can't end soon, the claim doesn't wait for it.
+func TestNextClaimSeesItsAck(t *testing.T) {
+	for name, c := range map[string]struct {
+		locked bool
+		want   int
+	}{"acked": {false, 1}, "locked": {true, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db, one := newGatedDB(), int64(1)
+				db.limit(t, backends.LimitsChange{MaxClaimed: &one})
+				db.fill(t, 3)
+				p := start(t, db)
+				w := newWorker(p)
+				jobs := w.claim(t, "q", true)
+				db.write = 5 * time.Millisecond
+				db.locked.Store(c.locked)
+				st := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
+				if err := p.SubmitSettle(st, &w.Session, backends.Ack{Leases: st.Leases}, 0); err != nil {
+					t.Fatal(err)
+				}
+				began, claims := time.Now(), db.claims.Load()
+				next := w.claim(t, "q", false)
+				if n := db.claims.Load() - claims; len(next) != c.want || n != 1 || time.Since(began) > 4*db.write {
+					t.Errorf("got %d jobs after %v, with %d claims; want %d, with one claim", len(next), time.Since(began), n, c.want)
+				}
+				db.locked.Store(false)
+				if _, err := p.AwaitSettle(st, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestEnqueueWakesAClaimInItsOwnCommit shows that a claim that waits in a queue with limits gets a job as soon as its sidecar has
+// stored it. Such a claim has a commit of its own, which can't see the job before. A claim of other queues too is one of these.
+func TestEnqueueWakesAClaimInItsOwnCommit(t *testing.T) {
+	for _, to := range []string{"q", "free"} {
+		t.Run(to, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db, limit := newGatedDB(), int64(10)
+				db.limit(t, backends.LimitsChange{MaxClaimed: &limit})
+				db.write = 5 * time.Millisecond
+				p := start(t, db)
+				w := newWorker(p)
+				r := w.queued(t, false, "q", "free")
+				synctest.Wait()
+				began := time.Now()
+				w.enqueue(t, to)
+				if synctest.Wait(); !answered(p, r) {
+					p.AwaitClaim(nil, r)
+					t.Errorf("the job is claimed %v after its enqueue began, want as soon as it is stored", time.Since(began))
+				}
+			})
+		})
+	}
 }
 
 // TestLimitsChangeWithinASecond shows that a sidecar notices limits that another one set or removed. A claim that doesn't wait gets

@@ -104,6 +104,53 @@ func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 	}
 }
 
+// TestUnknownClaimsReturnAtOnce shows that jobs of a claim that a backend carried out apart from the rest of its commit, or in parts, are
+// returned at once if it is unknown whether they were claimed. Otherwise they stay claimed until the next heartbeat.
+func TestUnknownClaimsReturnAtOnce(t *testing.T) {
+	for what, result := range map[string]func(r *backends.ClaimResult){
+		"all":    func(r *backends.ClaimResult) { *r = backends.ClaimResult{Err: backends.ErrUnknownOutcome} },
+		"a part": func(r *backends.ClaimResult) { r.Jobs, r.Unknown = r.Jobs[:1], true },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lost := false
+				p := start(t, newScripted(func(_ backends.CommitContent, commit func() (backends.Results, error)) (backends.Results, error) {
+					res, err := commit()
+					for i := range res.Claims {
+						if r := &res.Claims[i]; !lost && len(r.Jobs) == 2 {
+							lost = true
+							result(r)
+						}
+					}
+					return res, err
+				}))
+				w := newWorker(p)
+				write, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q"}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := p.AwaitWrite(write, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				for got := 0; got < 2; {
+					r := &ClaimRequest{Session: &w.Session, Slots: 2, Since: began}
+					a, answered := p.Claim(r, []string{"q"})
+					if !answered {
+						a = p.AwaitClaim(t.Context().Done(), r)
+					}
+					if got += len(a.Jobs); len(a.Jobs) == 0 && !errors.Is(a.Err, backends.ErrUnknownOutcome) {
+						t.Fatal(a.Err)
+					}
+				}
+				if took := time.Since(began); !lost || took > time.Second {
+					t.Errorf("the jobs are claimed after %v", took)
+				}
+			})
+		})
+	}
+}
+
 // TestHandOutsAreRecordedApart shows that hand-outs are recorded although another program has locked the row of one of
 // them, or the database refuses it.
 func TestHandOutsAreRecordedApart(t *testing.T) {

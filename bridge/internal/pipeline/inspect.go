@@ -86,33 +86,47 @@ func (p *Pipeline) GroupSlots(ctx context.Context, g backends.Group, limit int) 
 // transactions.
 func (p *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
 	ended := 0
+	var pending []backends.StoredPending
 	c.Ended = func(claims []backends.Token) {
 		ended += len(claims)
 		p.cancelled(claims) // those of this sidecar; the others find them in the database
 	}
+	c.Pending = func(all []backends.StoredPending) { pending = append(pending, all...) }
 	if c.Kind == backends.Cancel {
 		policy, _ := p.executor.policy(c.Queue)
 		c.RetainDead = policy.RetainDead
 	}
 	count, freed, err := p.backend.Command(ctx, c)
-	if ended > 0 {
-		p.Metrics.Load().CountFailed(backends.FailedCounts{{Queue: c.Queue, Cause: backends.CauseCancelled, Dead: !c.Remove, Jobs: ended}}, false)
-	}
 	if err != nil && count == 0 {
 		return 0, err
 	}
-	p.events.commanded(&c, count)
+	p.commanded(&c, count, ended, freed)
+	p.storedPending(pending)
+	if c.Kind == backends.Limit && err == nil {
+		p.executor.gates.open(c.Queue)
+	}
+	return count, err
+}
+
+// commanded passes on what a command changed: count jobs, of which ended were claimed and are cancelled. freed: others are possibly ready.
+func (p *Pipeline) commanded(c *backends.Command, count int64, ended int, freed bool) {
+	if ended > 0 {
+		p.Metrics.Load().CountFailed(backends.FailedCounts{{Queue: c.Queue, Cause: backends.CauseCancelled, Dead: !c.Remove, Jobs: ended}}, false)
+	}
+	p.events.commanded(c, count)
 	if c.Kind == backends.Reclaim {
 		p.Metrics.Load().Queue(c.Queue).Returned.Add(float64(count))
 		p.heartbeat.LeasesEnded(c.Queue)
 	}
-	if c.Kind == backends.Limit && err == nil {
-		p.executor.gates.open(c.Queue)
-	}
 	if freed || c.Kind == backends.Resume {
 		p.dispatcher.NotifyReady([]string{c.Queue})
 	}
-	return count, err
+}
+
+// storedPending passes on the pending jobs that became jobs of their own.
+func (p *Pipeline) storedPending(all []backends.StoredPending) {
+	p.Metrics.Load().CountPending(all)
+	p.events.storedPending(all)
 }
 
 // QueuesInDatabase queries the queues of the leases' jobs.
@@ -136,6 +150,9 @@ func (p *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]s
 
 // Adopted reports whether the queue lives in a table that another application owns.
 func (p *Pipeline) Adopted(queue string) bool { return p.backend.Adopted(queue) }
+
+// HasAdopted reports whether the database can have queues in tables that another application owns.
+func (p *Pipeline) HasAdopted() bool { return p.backend.HasAdopted() }
 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (p *Pipeline) ClaimsInTx(queue string) bool { return p.backend.ClaimsInTx(queue) }

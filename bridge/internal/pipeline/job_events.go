@@ -7,6 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/jobends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/progress"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
@@ -17,6 +18,7 @@ import (
 type jobEvents struct {
 	hub      *jobevents.Hub
 	waits    *jobends.Hub
+	progress *progress.Board
 	database string
 	trace    func(headers map[string]string) (parent, state string)
 }
@@ -46,7 +48,14 @@ func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
 	if res.Err == nil && j.waits.Waits() {
 		j.passOn(p, res)
 	}
-	if !j.hub.Active() || res.Err != nil || p.unseen() {
+	if res.Err == nil && j.progress.Used() {
+		j.endProgress(p, res)
+	}
+	if !j.hub.Active() || res.Err != nil {
+		return
+	}
+	defer j.storedPending(res.Pending) // after the ends of the claims for which they waited
+	if p.unseen() {
 		return
 	}
 	e, s := jobevents.Event{Jobs: 1}, p.session
@@ -93,6 +102,17 @@ func (j *jobEvents) passOn(p *PendingWrite, res *backends.WriteResult) {
 	}
 }
 
+// endProgress forgets the reports about leases that a write ended.
+func (j *jobEvents) endProgress(p *PendingWrite, res *backends.WriteResult) {
+	for held, kind := range ends(p.write, p.runs, res) {
+		job := ""
+		if kind == jobevents.Acked || kind == jobevents.Dead || kind == jobevents.Lost {
+			job = held.ID()
+		}
+		j.progress.Ended(held.Lease.Token, job)
+	}
+}
+
 func withJob(e jobevents.Event, h *lease.Held) jobevents.Event {
 	e.Queue, e.Job, e.Attempt, e.MaxAttempts = h.Queue, h.ID(), h.Info.Attempt, h.Info.MaxAttempts
 	e.EnqueuedAt, e.ClaimedAt, e.TraceParent, e.TraceState = h.Info.EnqueuedAt, h.Since, h.Info.TraceParent, h.Info.TraceState
@@ -105,14 +125,28 @@ func (j *jobEvents) stored(jobs []backends.NewJob, stored []backends.Stored, rec
 		if stored[i].Duplicate {
 			continue
 		}
-		n := &jobs[i]
-		e := jobevents.Event{Kind: jobevents.Enqueued, Time: now, Queue: n.Queue, Job: stored[i].ID, Jobs: 1, MaxAttempts: n.MaxAttempts,
-			ReceivedAt: received, RunAt: n.RunAt}
-		e.TraceParent, e.TraceState = j.trace(n.Headers)
-		if n.Delay > 0 {
-			e.RunAt = now.Add(n.Delay)
-		}
+		e := j.enqueued(&jobs[i], stored[i].ID, now)
+		e.ReceivedAt = received
 		j.publish(e, s)
+	}
+}
+
+func (j *jobEvents) enqueued(n *backends.NewJob, id string, now time.Time) jobevents.Event {
+	e := jobevents.Event{Kind: jobevents.Enqueued, Time: now, Queue: n.Queue, Job: id, Jobs: 1, MaxAttempts: n.MaxAttempts, RunAt: n.RunAt}
+	e.TraceParent, e.TraceState = j.trace(n.Headers)
+	if n.Delay > 0 {
+		e.RunAt = now.Add(n.Delay)
+	}
+	return e
+}
+
+// storedPending publishes the pending jobs that became jobs of their own. The client that enqueued them is not known here.
+func (j *jobEvents) storedPending(all []backends.StoredPending) {
+	if !j.hub.Active() {
+		return
+	}
+	for i := range all {
+		j.publish(j.enqueued(&all[i].NewJob, all[i].ID, time.Now()), nil)
 	}
 }
 
@@ -137,8 +171,11 @@ func (j *jobEvents) failed(all backends.FailedCounts) {
 	}
 	for _, f := range all {
 		e := jobevents.Event{Kind: jobevents.Failed, Queue: f.Queue, Jobs: int64(f.Jobs), Cause: string(f.Cause)}
-		if f.Dead {
+		switch {
+		case f.Dead:
 			e.Kind = jobevents.Dead
+		case f.Cause == backends.CauseExpired:
+			e.Kind = jobevents.Deleted
 		}
 		j.publish(e, nil)
 	}

@@ -17,9 +17,9 @@ func isLocked(err error) bool {
 }
 
 // canWaitForKey reports whether it is possible that another program has stored a key of a write of the batch in an open
-// transaction, and that the batch waits for its end.
+// transaction, and that the batch waits for its end. Another sidecar can have locked the row of a batch of jobs in the same way.
 func (b batch) canWaitForKey(p *PendingWrite) bool {
-	return !b.waits && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" })
+	return !b.waits && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" || j.Batch != "" })
 }
 
 // commitWithoutKeys sets aside the writes that can wait for a key, and commits the others and the claims.
@@ -54,12 +54,20 @@ func (e *executor) setLockedAside(hard context.Context, p *PendingWrite) {
 // commit that waits for no lock carries out those that are free by now. So a locked row delays the writes of others
 // by one such wait at most.
 func (e *executor) commitLocked(hard context.Context) {
+	pace := retrier{loop: &e.loops.locked, log: e.log, hard: hard, delay: retryInitial}
 	for alone := true; ; alone = !alone {
 		e.mu.Lock()
 		writes, n := e.scheduler.takeLocked(alone)
 		e.mu.Unlock()
-		if len(writes) > 0 && e.commit(hard, batch{writes: writes, waits: alone}) != nil && hard.Err() != nil {
-			e.answerAll(hard.Err())
+		if len(writes) > 0 {
+			err := e.commit(hard, batch{writes: writes, waits: alone})
+			if err != nil && hard.Err() != nil {
+				e.answerAll(hard.Err())
+			}
+			if alone { // a write of a table that is unavailable must not go to and fro between the group commits and here in a loop
+				e.loops.writes.poke()
+				_ = pace.after(err)
+			}
 		}
 		e.mu.Lock()
 		done := e.scheduler.endLocked(n)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,12 +15,14 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
+	"github.com/qsidecar/qsidecar/bridge/internal/failurelog"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/history"
 	"github.com/qsidecar/qsidecar/bridge/internal/jobends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/progress"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
 )
@@ -49,6 +52,10 @@ type Pipeline struct {
 	stalls      *stalls
 	events      *jobEvents
 	Waits       *jobends.Hub // requests that wait for the ends of jobs
+	progress    *progress.Board
+	flushes     sync.WaitGroup // of progress, before writes
+	failed      failurelog.Log
+	batches     *batchEnds
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
 	history     *history.Recorder
@@ -72,6 +79,7 @@ type Config struct {
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
 	Jitter     backends.Jitter                            // of back-offs
+	Expiry     backends.QueueExpiry                       // of jobs of schedules
 	MaxPayload func() int64
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
@@ -95,6 +103,18 @@ func New(c Config) *Pipeline {
 	_, p.canInspect = c.Backend.(backends.Inspector)
 	p.Waits = jobends.New(p.backend.Peek)
 	p.events.waits = p.Waits
+	p.progress = progress.New(progress.Config{
+		Save: p.backend.SaveProgress, Forget: p.backend.ForgetProgress, List: p.backend.ProgressJobs, Has: p.leaseTable.Has, Log: p.Log,
+	})
+	p.events.progress = p.progress
+	p.batches = &batchEnds{
+		ask: p.backend.ResolveBatches,
+		states: func(ctx context.Context, ids []string) ([]backends.Batch, error) {
+			return p.backend.Batches(ctx, backends.BatchList{States: ids})
+		},
+		ended: func(r *backends.ResolvedBatches) { p.maintenance.LogBatches(r) },
+		wake:  make(chan struct{}, 1),
+	}
 	p.leaseTable.Metrics = p.Metrics.Load
 	loops, prefetch := newLoops(p.Info), newWake()
 	p.heartbeat = heartbeat.New(heartbeat.Config{
@@ -135,6 +155,7 @@ func New(c Config) *Pipeline {
 		Slow:           p.backend.Slow,
 		Gated:          gates.has,
 		Closed:         gates.isClosed,
+		Full:           gates.isFull,
 		Memory:         c.Memory,
 		MaxBytes:       c.ClaimBytes,
 	})
@@ -156,6 +177,7 @@ func New(c Config) *Pipeline {
 		claimBytes: c.ClaimBytes,
 		metrics:    p.Metrics.Load,
 		events:     p.events,
+		batches:    p.batches,
 		log:        p.Log,
 	})
 	p.prefetcher = &prefetcher{
@@ -173,13 +195,21 @@ func New(c Config) *Pipeline {
 		Times:     p.times,
 		Metrics:   p.Metrics.Load,
 		Failed:    p.events.failed,
+		Pending:   p.storedPending,
 		Cancelled: p.cancelled,
+		Batches:   p.batches.pass,
 		Log:       p.Log,
 		Alone:     !p.Info.Concurrent,
 		Jitter:    c.Jitter,
+		Expiry:    c.Expiry,
 	})
 	p.lost = func(lost lease.Lost, reason string) {
 		p.events.lost(lost, reason)
+		for _, gone := range lost {
+			for i := range gone {
+				p.progress.Ended(gone[i].Lease.Token, gone[i].ID())
+			}
+		}
 		c.Lost(lost, reason)
 	}
 	p.hours.ask = p.backend.History
@@ -222,6 +252,7 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { p.listen(ctx); return nil })
 	g.Go(func() error { p.stalls.run(keep); return nil })
 	g.Go(func() error { p.allDepths.Run(keep); return nil })
+	g.Go(func() error { p.batches.run(keep); return nil })
 	g.Go(func() error { p.history.Run(keep); return nil })
 	g.Go(func() error {
 		p.Waits.Run(keep, func(err error) {
@@ -229,6 +260,9 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 		})
 		return nil
 	})
+	if p.Info.Progress {
+		g.Go(func() error { p.progress.Run(keep); return nil })
+	}
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group
@@ -240,10 +274,12 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	}()
 	err := p.executor.runClaims(work, hard) // its releases are still written
 	<-attend
+	p.flushes.Wait()
 	stopWriting()
 	err = errors.Join(err, wrote.Wait())
 	p.executor.gates.stop()
 	p.executor.admissions.wait()
+	p.batches.waitForEnd()
 	stopKeeping()
 	if err2 := g.Wait(); err == nil {
 		err = err2
@@ -251,6 +287,11 @@ func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	last, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), lastHistoryTimeout)
 	p.history.Close(last)
 	cancel()
+	if p.progress.Used() {
+		last, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), lastProgressTimeout)
+		p.progress.Close(last)
+		cancel()
+	}
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := p.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {

@@ -169,6 +169,45 @@ func TestJobWithoutASocket(t *testing.T) {
 	})
 }
 
+// TestWriteAfterTheEndFailsAtOnce shows that a write that reaches a pipeline after its end is answered at once. A request that began before
+// a reload removed the database can be as late.
+func TestWriteAfterTheEndFailsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipeline(memory.New())
+		p.Join(t.Context())
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx, ctx, t.Context()) }()
+		w := newWorker(p)
+		w.enqueue(t, "q")
+		jobs := w.claim(t, "q", true)
+		stop()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		write, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ofEnqueue := p.AwaitWrite(write, 5*time.Second)
+		st := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
+		if err := p.SubmitSettle(st, &w.Session, backends.Ack{Leases: st.Leases}, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, ofAck := p.AwaitSettle(st, nil)
+		for _, err := range []error{ofEnqueue, ofAck} {
+			if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {
+				t.Errorf("answered with %v, want unavailable", err)
+			}
+		}
+		p.ReturnUndelivered(jobs)
+		if synctest.Wait(); p.Leases() != 0 || time.Since(began) > 0 {
+			t.Errorf("after %v, %d leases are known", time.Since(began), p.Leases())
+		}
+	})
+}
+
 // TestWaitingClaimsAreAnsweredWhenJobsAreBack shows that claims that don't wait are held while a job is on its way back.
 // They are answered when it is back, however many other claims wait before them.
 func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {

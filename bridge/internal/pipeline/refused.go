@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 )
 
-// A batch that the database refuses. It is split until the write or the claim that causes the error is alone, and the others are
+// A batch that the database refuses. It is divided until the write or the claim that causes the error is alone, and the others are
 // committed. Its client gets the error. Releases have no client that repeats them, so the sidecar does, rarely.
 
-// split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
+// isolate finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
 // until that member is alone with its error. One refused member of n costs the others about 2 log2(n) commits.
-func (e *executor) split(hard context.Context, b batch, err error) error {
+func (e *executor) isolate(hard context.Context, b batch, err error) error {
 	if len(b.writes) > 0 && len(b.claims) > 0 {
 		err1 := e.commit(hard, b.with(b.writes))
 		return errors.Join(err1, e.commit(hard, batch{claims: b.claims}))

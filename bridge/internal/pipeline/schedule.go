@@ -22,6 +22,7 @@ func (p *Pipeline) DeclareSchedule(ctx context.Context, s backends.Schedule, dry
 
 // ChangeSchedule carries out an operator's command on a schedule.
 func (p *Pipeline) ChangeSchedule(ctx context.Context, c backends.ScheduleCommand) (job string, err error) {
+	c.Expiry = p.maintenance.Expiry
 	job, err = p.backend.ChangeSchedule(ctx, c)
 	if err == nil && job != "" {
 		p.dispatcher.NotifyReady([]string{c.Queue})

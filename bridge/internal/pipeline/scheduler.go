@@ -193,7 +193,7 @@ func (s *scheduler) pays() bool {
 
 // choose takes writes that fair share admits. Two writes about the same lease, or two commits' writes of the same session, are
 // never in group commits at the same time: the second one waits for a later commit, also if the first one is not in this commit
-// because its session used up its share. A locked write (takeLocked) can be in a commit of
+// because its session used up its share. Writes of others behind it don't wait. A locked write (takeLocked) can be in a commit of
 // its own beside them. The locks of its rows then order the two.
 func (s *scheduler) choose(c *writeCommit) {
 	var sum size
@@ -208,16 +208,14 @@ func (s *scheduler) choose(c *writeCommit) {
 			continue
 		}
 		leases := backends.LeasesOf(p.write)
-		if left.precedes(p.session, leases) || s.committing(c, p.session) || !s.fair.Admit(p.session, p.size.units()) {
+		if left.precedes(p.session, leases) || s.committing(c, p.session) || s.takenLease(leases) || !s.fair.Admit(p.session, p.size.units()) {
 			left.add(p.session, leases)
 			s.queue[rest] = p
 			rest++
 			continue
 		}
-		if !s.distinct(c, leases) {
-			break
-		}
 		p.state.take()
+		addLeases(c.leases, leases)
 		sum.jobs += p.size.jobs
 		sum.bytes += p.size.bytes
 		c.units += p.size.units()
@@ -245,14 +243,12 @@ func (l *leftInQueue) add(session *quota.Session, leases []backends.Lease) {
 	if session != nil { // releases of different jobs have no order
 		l.sessions[session] = struct{}{}
 	}
-	for i := range leases {
-		l.leases[leases[i].Token] = struct{}{}
-	}
+	addLeases(l.leases, leases)
 }
 
 func (l *leftInQueue) precedes(session *quota.Session, leases []backends.Lease) bool {
 	_, same := l.sessions[session]
-	return same || slices.ContainsFunc(leases, func(lease backends.Lease) bool { _, left := l.leases[lease.Token]; return left })
+	return same || hasLease(l.leases, leases)
 }
 
 // committing reports whether a commit under way beside c has writes of the session.
@@ -263,19 +259,19 @@ func (s *scheduler) committing(c *writeCommit, session *quota.Session) bool {
 	})
 }
 
-// distinct adds leases to those of c. It returns false if a commit has one of them.
-func (s *scheduler) distinct(c *writeCommit, leases []backends.Lease) bool {
-	for _, l := range leases {
-		for _, other := range s.underWay {
-			if _, dup := other.leases[l.Token]; dup {
-				return false
-			}
-		}
+// takenLease reports whether a commit, this one or one under way, has one of the leases.
+func (s *scheduler) takenLease(leases []backends.Lease) bool {
+	return slices.ContainsFunc(s.underWay, func(c *writeCommit) bool { return hasLease(c.leases, leases) })
+}
+
+func addLeases(to map[backends.Token]struct{}, leases []backends.Lease) {
+	for i := range leases {
+		to[leases[i].Token] = struct{}{}
 	}
-	for _, l := range leases {
-		c.leases[l.Token] = struct{}{}
-	}
-	return true
+}
+
+func hasLease(all map[backends.Token]struct{}, leases []backends.Lease) bool {
+	return slices.ContainsFunc(leases, func(l backends.Lease) bool { _, has := all[l.Token]; return has })
 }
 
 // work returns the session of the i-th queued write, its units, and how many of them are settled jobs.
@@ -410,21 +406,26 @@ func (s *scheduler) setAside(p *PendingWrite) (first bool, over []*PendingWrite)
 }
 
 // takeLocked removes the first locked write from their queue, or else the first ones that fit into one commit. It
-// returns them without those that no session waits for, and how many it removed. A commit has each lease once.
+// returns them without those that no session waits for, and how many it removed. A commit has each lease once. Later writes of
+// others don't wait for the next one.
 func (s *scheduler) takeLocked(alone bool) (writes []*PendingWrite, n int) {
-	leases := map[backends.Token]bool{}
+	leases := map[backends.Token]struct{}{}
 	var sum size
-	for _, p := range s.locked {
+	var left leftInQueue
+	i, rest := 0, 0
+	for ; i < len(s.locked); i++ {
+		p := s.locked[i]
 		if n > 0 && (alone || n == batchWrites || sum.jobs+p.size.jobs > batchJobs || sum.bytes+p.size.bytes > batchBytes) {
 			break
 		}
 		own := backends.LeasesOf(p.write)
-		if slices.ContainsFunc(own, func(l backends.Lease) bool { return leases[l.Token] }) {
-			break
+		if left.precedes(p.session, own) || hasLease(leases, own) {
+			left.add(p.session, own)
+			s.locked[rest] = p
+			rest++
+			continue
 		}
-		for _, l := range own {
-			leases[l.Token] = true
-		}
+		addLeases(leases, own)
 		n++
 		if p.state.take() {
 			sum.jobs += p.size.jobs
@@ -432,7 +433,9 @@ func (s *scheduler) takeLocked(alone bool) (writes []*PendingWrite, n int) {
 			writes = append(writes, p)
 		}
 	}
-	s.locked = s.locked[n:]
+	rest += copy(s.locked[rest:], s.locked[i:])
+	clear(s.locked[rest:])
+	s.locked = s.locked[:rest]
 	return writes, n
 }
 

@@ -362,6 +362,53 @@ func TestCommitsAtOnceShareNoLease(t *testing.T) {
 	}
 }
 
+// TestRepeatedLeaseHoldsUpNoOther shows that a session whose writes are all about one lease, of which a commit has one, holds up no
+// write of others, also among the locked ones. Its own keep their order.
+func TestRepeatedLeaseHoldsUpNoOther(t *testing.T) {
+	ack := func(s *quota.Session, number uint64) *PendingWrite {
+		return &PendingWrite{session: s, write: backends.Ack{Leases: []backends.Lease{{Token: backends.Token{Sidecar: 1, Number: number}}}}}
+	}
+	lock := func(s *scheduler, writes ...*PendingWrite) {
+		for _, p := range writes {
+			p.state = committing
+			s.setAside(p)
+		}
+	}
+	repeats, worker := &quota.Session{}, &quota.Session{}
+	its, other := []*PendingWrite{ack(repeats, 1), ack(repeats, 1), ack(repeats, 1), ack(repeats, 2)}, ack(worker, 3)
+	all := slices.Concat(its[:3], []*PendingWrite{other, its[3]})
+	for name, c := range map[string]struct {
+		queue func(s *scheduler)
+		next  func(s *scheduler) []*PendingWrite
+	}{
+		"queued": {func(s *scheduler) {
+			for _, p := range all {
+				p.state = queued
+				add(s, p)
+			}
+		}, nextBatch},
+		"locked": {func(s *scheduler) { lock(s, all...) }, func(s *scheduler) []*PendingWrite { writes, _ := s.takeLocked(false); return writes }},
+	} {
+		s := queuedWrites()
+		c.queue(s)
+		for i, want := range [][]*PendingWrite{{its[0], other}, {its[1]}, {its[2], its[3]}, nil} {
+			if got := c.next(s); !slices.Equal(got, want) {
+				t.Errorf("%s: commit %d has %d writes, want %d: one about the lease, and those of others", name, i, len(got), len(want))
+			}
+		}
+	}
+	s := newScheduler(backends.Info{WriteCommits: 2})
+	add(&s, ack(repeats, 1))
+	first, _ := s.next(0, nil)
+	add(&s, ack(&quota.Session{}, 1))
+	for _, p := range jobsOf(worker, overlapUnits, 1) {
+		add(&s, p)
+	}
+	if second, _ := s.next(0, func() bool { return true }); second == nil || len(first.writes) != 1 || len(second.writes) == 0 {
+		t.Error("a lease in the commit under way holds up the writes of others behind it")
+	}
+}
+
 // TestReleaseStaysBehindAnAckThatWaits shows that the release of a job does not pass an ack of it from another session, which waits
 // because that session used up its share. Before, the job was returned, and ran again.
 func TestReleaseStaysBehindAnAckThatWaits(t *testing.T) {

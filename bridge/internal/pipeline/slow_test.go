@@ -135,7 +135,7 @@ func TestSlowClaimsAreRetriedInTime(t *testing.T) {
 				t.Fatalf("claims of %s are under way", got)
 			}
 			db.open <- backends.Unavailable(errors.New("no connection"))
-			if got := db.now(); got != "[]" || p.executor.loops.slow.lastErr.Load() == nil {
+			if got := db.now(); got != "[]" || p.executor.loops.own.lastErr.Load() == nil {
 				t.Fatalf("immediately after an error claims of %s are under way, or it is not noted", got)
 			}
 			time.Sleep(2 * retryMax)

@@ -62,6 +62,14 @@ func (p *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, 
 	}
 	st.marked, st.Runs = p.leaseTable.BeginSettle(st.Leases, st.oneMarked[:0], st.oneRun[:0])
 	pending.runs = st.Runs
+	if queues := p.executor.gates.frees(pending); queues != nil {
+		p.dispatcher.MarkSettling(queues) // the next claim possibly comes in the same request
+		pending.onTry = func() { p.dispatcher.Settled(queues) }
+	}
+	if _, nack := w.(backends.Nack); nack {
+		p.afterProgress(st.Leases, func() { p.executor.push(pending) })
+		return nil
+	}
 	p.executor.push(pending)
 	return nil
 }
@@ -77,7 +85,7 @@ func (p *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 	if e.Bind == 0 {
 		p.heartbeat.SendNow()
 		p.executor.drop(pending)
-		return backends.Unavailable(errHeartbeatLate)
+		return heartbeatLate(p.heartbeat)
 	}
 	pending.write = e
 	if !p.leaseTable.Bind(st.Leases, s, s.Client.MaxJobs(), func() { p.executor.push(pending) }) {
@@ -131,7 +139,8 @@ func (p *Pipeline) ReleaseSession(s *quota.Session, how backends.Release, idle b
 			pending.runs[i] = lease.Run{Held: held[i], Took: -1}
 		}
 		pending.onEnd = func(Outcome) { p.leaseTable.Remove(leases) }
-		p.executor.pushFree(pending)
+		pending.free()
+		p.afterProgress(leases, func() { p.executor.push(pending) })
 	})
 	return held, pending
 }

@@ -52,11 +52,13 @@ type Database struct {
 
 // Queue is the configuration of a queue.
 type Queue struct {
-	Database *Database
-	Policy   backends.Policy // without the name of the queue
-	Jitter   float64         // by which part of itself a back-off can become longer or shorter
-	KeyTTL   time.Duration   // minimum time that a key is remembered
-	MaxReady int64           // number of ready jobs from which an enqueue is refused; 0: no limit
+	Database    *Database
+	Policy      backends.Policy // without the name of the queue
+	Jitter      float64         // by which part of itself a back-off can become longer or shorter
+	KeyTTL      time.Duration   // minimum time that a key is remembered
+	RetainBatch time.Duration   // how long a batch with its callback in the queue is kept if it doesn't end
+	Expiry      backends.Expiry // of jobs that have none of their own
+	MaxReady    int64           // number of ready jobs from which an enqueue is refused; 0: no limit
 }
 
 // New returns the Plan of the settings.
@@ -111,6 +113,14 @@ func (p *Plan) PolicyIn(db *pipeline.Pipeline, name string) (backends.Policy, bo
 	policy := q.Policy
 	policy.Queue = name
 	return policy, true
+}
+
+// Expiry returns the limit of the queue's jobs that have none of their own.
+func (p *Plan) Expiry(name string) (e backends.Expiry) {
+	if q := p.Queue(name); q != nil {
+		e = q.Expiry
+	}
+	return e
 }
 
 // Jitter returns by which part of itself a back-off of the queue can become longer or shorter.

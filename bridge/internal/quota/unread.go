@@ -75,6 +75,9 @@ func JobBytes(jobs []backends.Job) (n int64) {
 	for i := range jobs {
 		j := &jobs[i]
 		n += int64(len(j.Payload) + len(j.Key) + len(j.LastError))
+		if j.Progress != nil {
+			n += int64(len(j.Progress.Data))
+		}
 		for name, value := range j.Headers {
 			n += int64(len(name) + len(value))
 		}

@@ -107,6 +107,13 @@ func (l Limit) FitSchedules(all []protocol.Schedule) int {
 	})
 }
 
+// FitBatches returns how many batches of a list fit a reply.
+func (l Limit) FitBatches(all []protocol.Batch) int {
+	return l.fitting(len(all), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Batches: all[i : i+1]}
+	})
+}
+
 // FitSessions drops the youngest sessions that don't fit from a status.
 func (l Limit) FitSessions(st *protocol.Status) {
 	all := st.Sessions
@@ -172,7 +179,7 @@ func (l Limit) FitText(text string) string {
 func (l Limit) Append(buf []byte, reply *protocol.Reply) []byte {
 	before := len(buf)
 	buf = l.Codec.AppendReply(buf, reply)
-	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil || reply.Config != nil || len(reply.Schedules) > 0
+	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil || reply.Config != nil || len(reply.Schedules) > 0 || len(reply.Batches) > 0
 	if size := len(buf) - before; report && size > l.Max {
 		buf = l.Codec.AppendReply(buf[:before], &protocol.Reply{ID: reply.ID, Error: protocol.Errorf(protocol.CodeUnsupported,
 			"the answer has %d bytes, which exceeds max_reply (%d): ask for less, or raise max_frame in the sidecar's config", size, l.Max)})

@@ -213,6 +213,7 @@ func (p *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 		return nil, nil, false
 	}
 	database := p.db.Info.Database
+	p.db.FillProgress(s.gone, a.Jobs)
 	given, err := p.db.HandOut(&p.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, p.beside) })
 	if err != nil {
 		return nil, s.toClient(err), true

@@ -57,7 +57,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 				cancel(errors.New("this sidecar is stopping"))
 			}
 		}
-		isUnknown := !c.ChangesJobs() && c.Kind != backends.Resume && unknownQueue(ctx, p, c.Queue)
+		isUnknown := !c.ChangesJobs() && unknownQueue(ctx, p, c.Queue)
 		count, err := db.Command(ctx, c)
 		if err != nil && count == 0 {
 			return s.failure(err), nil
@@ -70,6 +70,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 		reply := &protocol.Reply{Unknown: isUnknown}
 		if c.ChangesJobs() {
 			reply.Count, reply.Unchanged = protocol.Some(count), left
+			reply.Unknown = count == 0 && len(c.IDs) == 0 && unknownQueue(ctx, p, c.Queue)
 		}
 		return reply, nil
 	})}

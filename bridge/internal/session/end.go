@@ -114,8 +114,9 @@ func (s *Session) ReleaseAfterGrace(db *pipeline.Pipeline, stop <-chan struct{})
 // message has their number.
 func (s *Session) lossBy(cause error) backends.Release {
 	message := cause.Error()
-	if n := s.quota.Jobs.Count(); n > 1 {
-		message += fmt.Sprintf(" while it had %d jobs", n)
+	s.lostWith = max(s.lostWith, s.quota.Jobs.Count()) // the idle jobs are released first
+	if s.lostWith > 1 {
+		message += fmt.Sprintf(" while it had %d jobs", s.lostWith)
 	}
 	return backends.Release{Cause: backends.CauseDisconnected, Message: message}
 }

@@ -68,7 +68,10 @@ func newJobs(p *plan.Plan, jobs []protocol.NewJob, field string, single bool) (*
 			return nil, nil, at(protocol.BadField(field, "queue %s is in another database than queue %s: one request is one transaction",
 				jobs[i].Queue, jobs[0].Queue), i)
 		}
-		out[i] = wirejob.Stored(&jobs[i], q.KeyTTL)
+		if wire := batchHeaders(&jobs[i]); wire != nil {
+			return nil, nil, at(wire, i)
+		}
+		out[i] = wirejob.Stored(&jobs[i], q.KeyTTL, q.Expiry)
 	}
 	return db, out, nil
 }

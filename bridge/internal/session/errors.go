@@ -26,6 +26,7 @@ func (s *Session) toClient(err error) *protocol.Error {
 	var locked *backends.LockedError
 	var full *depth.FullError
 	var schedule *backends.ScheduleError
+	var batch *backends.BatchError
 	switch {
 	case errors.As(err, &full):
 		e := protocol.Errorf(protocol.CodeBusy, "%v", full)
@@ -50,6 +51,8 @@ func (s *Session) toClient(err error) *protocol.Error {
 			"the outcome is unknown: send it again (an enqueue only with a key): %v", err)
 	case errors.Is(err, backends.ErrNoSuchJob):
 		return protocol.BadField("after", "the job to go on from is gone; start again without `after`")
+	case errors.As(err, &batch):
+		return protocol.BadField("batch", "%v", batch)
 	case errors.As(err, &schedule):
 		return protocol.BadField(cmp.Or(schedule.Field, "schedule"), "%v", schedule)
 	case errors.Is(err, backends.ErrNoSuchSchedule):

@@ -14,6 +14,9 @@ func (s *Session) waitForJobs(req *protocol.Request) finisher {
 	if wire != nil {
 		return fail(wire)
 	}
+	if req.Batch != "" {
+		return s.waitForBatch(req, db)
+	}
 	if db.Adopted(req.Queue) {
 		return fail(withField(protocol.Errorf(protocol.CodeUnsupported,
 			"wait: the queue %s is in an adopted table, which has no index of the jobs that ended last: use peek with ids", req.Queue), "queue", -1))

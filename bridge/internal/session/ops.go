@@ -42,10 +42,20 @@ func (s *Session) start(req *protocol.Request) finisher {
 		return s.declareSchedule(req)
 	case protocol.OpChangeSchedule:
 		return s.changeSchedule(req)
+	case protocol.OpOpenBatch:
+		return s.openBatch(req)
+	case protocol.OpCloseBatch:
+		return s.closeBatch(req)
+	case protocol.OpCancelBatch:
+		return s.cancelBatch(req)
+	case protocol.OpBatches:
+		return s.batches(req)
 	case protocol.OpWatch:
 		return s.watchJobs(req)
 	case protocol.OpWait:
 		return s.waitForJobs(req)
+	case protocol.OpProgress:
+		return s.reportProgress(req)
 	case protocol.OpReload:
 		return s.reloadConfig()
 	case protocol.OpConfig, protocol.OpCheck:

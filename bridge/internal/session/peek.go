@@ -68,6 +68,9 @@ func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek,
 	if err != nil {
 		return nil, 0, err
 	}
+	for _, db := range in.Databases {
+		db.FillViews(ctx, found.Views, func(queue string) bool { return in.IsIn(queue, db) })
+	}
 	reply = &protocol.Reply{Views: make([]protocol.JobView, len(found.Views)), After: found.After, AfterQueue: rest}
 	for i := range found.Views {
 		v := &found.Views[i]

@@ -73,6 +73,7 @@ type Session struct {
 
 	noDatabaseWait bool        // the session ended, and a request waited once for a database since; only read uses it
 	evicted        atomic.Bool // closed because it stalled, see Evict
+	lostWith       int         // jobs that it held when it lost its worker; only its end uses it
 
 	mu         sync.Mutex
 	worker     string

@@ -85,7 +85,7 @@ func Command(req *protocol.Request) backends.Command {
 func FromStored(stored []backends.Stored) []protocol.EnqueuedJob {
 	out := make([]protocol.EnqueuedJob, len(stored))
 	for i, st := range stored {
-		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate, State: protocol.State(st.State)}
+		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate && st.Outcome == "", State: protocol.State(st.State), Outcome: protocol.Outcome(st.Outcome)}
 	}
 	return out
 }

@@ -6,6 +6,8 @@ package wirejob
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -23,8 +25,8 @@ func optMillis(t time.Time) protocol.Opt[int64] {
 	return protocol.Some(t.UnixMilli())
 }
 
-// Stored converts a job of a request to one for the database.
-func Stored(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
+// Stored converts a job of a request to one for the database. expiry has the queue's values.
+func Stored(j *protocol.NewJob, keyTTL time.Duration, expiry backends.Expiry) backends.NewJob {
 	out := backends.NewJob{
 		Queue:       j.Queue,
 		Payload:     j.Payload,
@@ -36,9 +38,35 @@ func Stored(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
 		Headers:     j.Headers,
 		MaxAttempts: int(j.MaxAttempts.Or(0)),
 		Timeout:     Millis(j.TimeoutMS.Or(0)),
+		Retain:      Millis(j.RetainMS.Or(0)),
+
+		KeyUntilStart: j.KeyUntil == protocol.KeyUntilStart,
+		DebounceMax:   Millis(j.DebounceMaxMS.Or(0)),
+	}
+	if j.OnConflict != protocol.ConflictKeep {
+		out.OnConflict = backends.OnConflict(j.OnConflict)
 	}
 	if at, ok := j.RunAt.Get(); ok {
 		out.RunAt = time.UnixMilli(at)
+	}
+	if j.Batch != "" {
+		out.Batch, out.Headers = j.Batch, maps.Clone(j.Headers)
+		if out.Headers == nil {
+			out.Headers = map[string]string{}
+		}
+		out.Headers[backends.BatchHeader] = j.Batch
+	}
+	if j.OnExpiry != "" {
+		expiry.Remove = j.OnExpiry == protocol.ExpireDelete
+	}
+	if at, ok := j.StartBefore.Get(); ok {
+		expiry.StartBefore, expiry.StartWithin = time.UnixMilli(at), 0
+	}
+	if ms, ok := j.StartWithinMS.Get(); ok {
+		expiry.StartWithin = Millis(ms)
+	}
+	if expiry.Some() {
+		out.Expiry = expiry
 	}
 	return out
 }
@@ -62,6 +90,29 @@ func FromClaim(database string, j *backends.Job) protocol.Job {
 	if j.Timeout > 0 {
 		out.TimeoutMS = protocol.Some(j.Timeout.Milliseconds())
 	}
+	out.Progress = fromProgress(j.Progress)
+	return out
+}
+
+// Progress returns the progress that a request reports.
+func Progress(req *protocol.Request) backends.Progress {
+	return backends.Progress{Done: req.Done.Or(-1), Total: req.Total.Or(-1), Data: slices.Clone(req.Data)}
+}
+
+func fromProgress(p *backends.Progress) *protocol.Progress {
+	if p == nil {
+		return nil
+	}
+	out := &protocol.Progress{At: p.At.UnixMilli()}
+	if p.Done >= 0 {
+		out.Done = protocol.Some(p.Done)
+	}
+	if p.Total >= 0 {
+		out.Total = protocol.Some(p.Total)
+	}
+	if len(p.Data) > 0 {
+		out.Data = p.Data
+	}
 	return out
 }
 
@@ -80,12 +131,14 @@ func FromView(v *backends.View, maxAttempts int) protocol.JobView {
 		RunAt:       optMillis(v.RunAt),
 		ClaimedAt:   optMillis(v.ClaimedAt),
 		FinishedAt:  optMillis(v.FinishedAt),
+		StartBefore: optMillis(v.StartBefore),
 		Worker:      v.Worker,
 		Key:         v.Key,
 		Group:       v.Group,
 		Headers:     v.Headers,
 		Result:      v.Result,
 		Errors:      make([]protocol.Failure, len(v.Failures)),
+		Progress:    fromProgress(v.Progress),
 	}
 	if v.MaxAttempts == 0 {
 		out.MaxAttempts = int64(maxAttempts)

@@ -20,20 +20,26 @@ import (
 
 // command is a line from the kit.
 type command struct {
-	Do      string  `json:"do"`
-	Tag     string  `json:"tag"`
-	Queue   string  `json:"queue"`
-	Payload []byte  `json:"payload_b64"`
-	Key     string  `json:"key"`
-	Group   string  `json:"group"`
-	Max     int     `json:"max"`
-	WaitMS  int64   `json:"wait_ms"`
-	ID      string  `json:"id"`
-	Result  *[]byte `json:"result_b64"`
-	Error   string  `json:"error"`
-	DelayMS *int64  `json:"delay_ms"`
-	Dead    bool    `json:"dead"`
-	LeaseMS int64   `json:"lease_ms"`
+	Do            string  `json:"do"`
+	Tag           string  `json:"tag"`
+	Queue         string  `json:"queue"`
+	Payload       []byte  `json:"payload_b64"`
+	Key           string  `json:"key"`
+	Group         string  `json:"group"`
+	StartWithinMS int64   `json:"start_within_ms"`
+	OnExpiry      string  `json:"on_expiry"`
+	OnConflict    string  `json:"on_conflict"`
+	Max           int     `json:"max"`
+	WaitMS        int64   `json:"wait_ms"`
+	ID            string  `json:"id"`
+	Result        *[]byte `json:"result_b64"`
+	Error         string  `json:"error"`
+	DelayMS       *int64  `json:"delay_ms"`
+	Dead          bool    `json:"dead"`
+	LeaseMS       int64   `json:"lease_ms"`
+	Done          *int64  `json:"done"`
+	Total         *int64  `json:"total"`
+	Data          []byte  `json:"data_b64"`
 }
 
 // answer is a line to the kit.
@@ -44,6 +50,7 @@ type answer struct {
 	Message   string   `json:"message,omitempty"`
 	ID        string   `json:"id,omitempty"`
 	Duplicate bool     `json:"duplicate,omitempty"`
+	Outcome   string   `json:"outcome,omitempty"`
 	Jobs      []job    `json:"jobs,omitempty"`
 	IDs       []string `json:"ids,omitempty"`
 	Cancelled []string `json:"cancelled,omitempty"`
@@ -55,6 +62,14 @@ type job struct {
 	Payload []byte `json:"payload_b64"`
 	Attempt int64  `json:"attempt"`
 	Fence   int64  `json:"fence"`
+
+	Progress *progress `json:"progress,omitempty"`
+}
+
+type progress struct {
+	Done  *int64 `json:"done"`
+	Total *int64 `json:"total"`
+	Data  []byte `json:"data_b64"`
 }
 
 func main() {
@@ -151,8 +166,12 @@ func (a *adapter) do(ctx context.Context, c command) (got answer, err error) {
 	switch c.Do {
 	case "enqueue":
 		var stored protocol.EnqueuedJob
-		stored, err = a.client.Enqueue(ctx, protocol.NewJob{Queue: c.Queue, Payload: c.Payload, Key: c.Key, Group: c.Group})
-		got.ID, got.Duplicate = stored.ID, stored.Duplicate
+		job := protocol.NewJob{Queue: c.Queue, Payload: c.Payload, Key: c.Key, Group: c.Group, OnExpiry: c.OnExpiry, OnConflict: c.OnConflict}
+		if c.StartWithinMS > 0 {
+			job.StartWithinMS = protocol.Some(c.StartWithinMS)
+		}
+		stored, err = a.client.Enqueue(ctx, job)
+		got.ID, got.Duplicate, got.Outcome = stored.ID, stored.Duplicate, string(stored.Outcome)
 	case "claim":
 		got.Jobs, err = a.claim(ctx, c)
 	case "ack":
@@ -174,6 +193,8 @@ func (a *adapter) do(ctx context.Context, c command) (got answer, err error) {
 		if err == nil && len(lost) > 0 {
 			err = protocol.Errorf(protocol.CodeLeaseLost, "the lease was lost")
 		}
+	case "progress":
+		err = a.client.ReportProgress(ctx, a.lease(c.ID), protocol.Progress{Done: some(c.Done), Total: some(c.Total), Data: c.Data})
 	case "lost":
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -197,9 +218,28 @@ func (a *adapter) claim(ctx context.Context, c command) ([]job, error) {
 	jobs := []job{}
 	for _, j := range claimed {
 		a.leases[j.ID], a.ids[j.Lease] = j.Lease, j.ID
-		jobs = append(jobs, job{ID: j.ID, Payload: j.Payload, Attempt: j.Attempt, Fence: j.Fence})
+		got := job{ID: j.ID, Payload: j.Payload, Attempt: j.Attempt, Fence: j.Fence}
+		if p := j.Progress; p != nil {
+			got.Progress = &progress{number(p.Done), number(p.Total), p.Data}
+		}
+		jobs = append(jobs, got)
 	}
 	return jobs, err
+}
+
+func some(n *int64) protocol.Opt[int64] {
+	if n == nil {
+		return protocol.Opt[int64]{}
+	}
+	return protocol.Some(*n)
+}
+
+func number(o protocol.Opt[int64]) *int64 {
+	n, ok := o.Get()
+	if !ok {
+		return nil
+	}
+	return &n
 }
 
 func (a *adapter) lease(id string) string {

@@ -10,6 +10,9 @@ const YEARS_10 = 10 * 366 * 86_400_000
 const SPANS = {
   delayMs: [0, YEARS_10],
   timeoutMs: [1, YEARS_10],
+  startWithinMs: [1, YEARS_10],
+  retainMs: [1, YEARS_10],
+  debounceMaxMs: [1, YEARS_10],
   leaseMs: [1000, 86_400_000],
   waitMs: [0, 3_600_000],
   requestTimeoutMs: [1, Infinity],
@@ -29,6 +32,12 @@ function options(what, given, known) {
       throw new TypeError(`${what}: there is no option ${name}; the options are ${known.join(', ')}`)
     }
   }
+  return given
+}
+
+/** Returns options of which at least one is given. */
+function changes(what, given, known) {
+  if (Object.keys(options(what, given, known)).length === 0) throw new TypeError(`${what}: name what to change: ${known.join(', ')}`)
   return given
 }
 
@@ -68,7 +77,7 @@ function instant(what, name, value) {
 }
 
 function strings(what, name, value) {
-  if (value === null || typeof value !== 'object' || Array.isArray(value)) {
+  if (value === null || typeof value !== 'object' || Array.isArray(value) || value instanceof Map) {
     throw new TypeError(`${what}: ${name} is ${show(value)}, must be an object of strings`)
   }
   for (const key of Object.keys(value)) text(what, `${name}.${key}`, value[key])
@@ -138,4 +147,4 @@ function setBytes(fields, name, data) {
   }
 }
 
-module.exports = { options, millis, text, integer, instant, strings, queueNames, dump, setBytes, show }
+module.exports = { options, changes, millis, text, integer, instant, strings, queueNames, dump, setBytes, show }

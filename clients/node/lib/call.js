@@ -60,6 +60,7 @@ function start(op, run) {
 /** Returns whether a request can be sent again although the sidecar may have carried out the first one. */
 function repeatable(op, fields) {
   if (op === 'enqueue') return (fields.jobs ?? [fields]).every((job) => job.key !== undefined)
+  if (op === 'open_batch') return fields.key !== undefined
   // A second reclaim could take back a newer claim, and a second run of a schedule would store another job. The others refer to one connection.
   return op !== 'reclaim' && op !== 'change_schedule' && op !== 'cancel_claim' && op !== 'bye'
 }
@@ -71,7 +72,7 @@ function repeatable(op, fields) {
 function transient(op, fields, error, waits) {
   if (error instanceof errors.UnknownOutcome) return error.reported === true && repeatable(op, fields)
   if (error instanceof errors.Unavailable || error instanceof errors.Busy || error instanceof errors.Draining) {
-    return op === 'ack' || op === 'nack' || op === 'extend' || (op === 'claim' && waits)
+    return op === 'ack' || op === 'nack' || op === 'extend' || op === 'progress' || (op === 'claim' && waits)
   }
   return false
 }

@@ -2,10 +2,12 @@
 // The client: one connection to the sidecar for the whole process.
 
 const errors = require('./errors')
-const { options, millis, text, integer, queueNames, strings, show } = require('./arguments')
+const { changes, options, millis, text, integer, queueNames, strings, show } = require('./arguments')
 const { Call, MAX_LIST, pauseFor, start, transient } = require('./call')
-const { Job, JOB_OPTIONS, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields } = require('./job')
+const { Job, Progress, JOB_OPTIONS, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields } = require('./job')
 const { Session, now } = require('./session')
+const { PART, RETAIN, wait, resultOf } = require('./waiting')
+const { Batch, batchFields } = require('./batch')
 
 // Default time limits of a call, in milliseconds. An enqueue is short, because a producer with a user at the other end
 // must not wait for a sidecar that is down. A worker with a finished job must wait.
@@ -93,6 +95,29 @@ class Client {
     return start('schedule', async () => {
       const { requestTimeoutMs, ...definition } = options('schedule', given, [...SCHEDULE_OPTIONS, 'requestTimeoutMs'])
       return (await this._call('schedule', scheduleFields(name, definition), { limit: requestTimeoutMs })).declared.outcome
+    })
+  }
+
+  wait(queue, ids, given = {}) {
+    return start('wait', () => wait(this, queue, ids, given))
+  }
+
+  call(queue, payload, given = {}) {
+    return start('call', async () => {
+      const { waitMs = PART, ...rest } = options('call', given, [...JOB_OPTIONS, 'waitMs', 'requestTimeoutMs'])
+      const job = await this.enqueue(queue, payload, { retainMs: RETAIN, ...rest }).catch((error) => {
+        if (!(error instanceof errors.Unsupported) || rest.retainMs !== undefined) throw error
+        return this.enqueue(queue, payload, rest) // its result only arrives if it ends through this client's sidecar
+      })
+      return resultOf(queue, job, await this.wait(queue, [job.id], { waitMs }), waitMs)
+    })
+  }
+
+  batch(given = {}) {
+    return start('batch', async () => {
+      const fields = batchFields(given)
+      const { batch } = await this._call('open_batch', fields, { limit: given.requestTimeoutMs })
+      return new Batch(this, fields.queue, batch.id)
     })
   }
 
@@ -184,13 +209,17 @@ class Client {
     })
   }
 
+  job(id) {
+    return start('job', async () => (await this.peek({ ids: [text('job', 'id', id)] }))[0])
+  }
+
   retry(queue, ids) {
     return this.#operate('retry', queue, ids === 'all' ? { all: true } : { ids })
   }
 
   change(queue, ids, given) {
     return start('change', async () => {
-      options('change', given, ['priority', 'delayMs', 'runAt'])
+      changes('change', given, ['priority', 'delayMs', 'runAt'])
       const { queue: name, ...fields } = newJobFields('change', queue, undefined, given)
       return (await this._call('change', { queue: name, ids, ...fields })).count
     })
@@ -226,7 +255,7 @@ class Client {
 
   limit(queue, given = {}) {
     return start('limit', async () => {
-      options('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'groupReady', 'none'])
+      changes('limit', given, ['maxClaimed', 'rate', 'burst', 'groupLimit', 'groupOnFailure', 'groupReady', 'none'])
       const { maxClaimed, rate, burst, groupLimit, groupOnFailure, groupReady, none } = given
       const fields = {
         max_claimed: maxClaimed, rate: rate === 0 ? '0' : rate, burst, group_limit: groupLimit, group_on_failure: groupOnFailure,
@@ -363,7 +392,7 @@ function enqueueTime() {
   const given = process.env.QSIDECAR_ENQUEUE_TIMEOUT
   if (!given) return ENQUEUE_TIME
   const seconds = Number(given)
-  if (!(seconds > 0 && seconds < 1e9)) throw new RangeError(`QSIDECAR_ENQUEUE_TIMEOUT=${given} isn't a number of seconds`)
+  if (!(seconds > 0 && seconds < 1e9)) throw new RangeError(`QSIDECAR_ENQUEUE_TIMEOUT=${given} isn't a number of seconds: write it without a unit, such as 2 or 0.5`)
   return seconds * 1000
 }
 
@@ -408,18 +437,19 @@ function camel(fields) {
   const out = {}
   for (const [name, value] of Object.entries(fields)) {
     const to = name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase())
-    out[to] = typeof value === 'number' && (name.endsWith('_at') || name === 'at') ? new Date(value) : value
+    out[to] = typeof value === 'number' && (name.endsWith('_at') || name === 'at' || name === 'start_before') ? new Date(value) : value
   }
   return out
 }
 
 /** Returns a job of peek. Its payload and result are bytes. */
 function snapshot(fields) {
-  const { payload, payload_b64: payload64, result, result_b64: result64, errors: failures, ...rest } = fields
+  const { payload, payload_b64: payload64, result, result_b64: result64, errors: failures, progress, ...rest } = fields
   const job = camel(rest)
   const bytes = (data, b64) => (b64 !== undefined ? Buffer.from(b64, 'base64') : data === undefined ? undefined : Buffer.from(data))
   job.payload = bytes(payload, payload64)
   job.result = bytes(result, result64)
+  if (progress) job.progress = new Progress(progress)
   job.errors = (failures ?? []).map(camel)
   return job
 }

@@ -28,6 +28,23 @@ class SettledOrLost extends QsidecarError {
 }
 SettledOrLost.code = 'settled_or_lost'
 
+class JobFailed extends QsidecarError {
+  constructor(queue, job) {
+    const gone = 'is gone: it was removed, or it ended through another sidecar and its queue keeps no done jobs (retention)'
+    super(`job ${job.id} of ${queue} ${job.state === 'dead' ? `is dead: ${job.lastError ?? 'no attempt has an error'}` : gone}`)
+    this.job = job
+  }
+}
+JobFailed.code = 'job_failed'
+
+class NotEnded extends QsidecarError {
+  constructor(queue, job, waitMs) {
+    super(`job ${job.id} of ${queue} has not ended within ${waitMs / 1000} s`)
+    this.job = job
+  }
+}
+NotEnded.code = 'not_ended'
+
 class SidecarError extends QsidecarError {
   constructor(message, { code, field, index, retryMs } = {}) {
     const where = [field !== undefined && `field ${field}`, index !== undefined && `index ${index}`].filter(Boolean)
@@ -81,7 +98,7 @@ function fromWire(fields) {
   return error
 }
 
-const all = { QsidecarError, NotConnected, Closed, SettledOrLost, SidecarError, ...classes }
+const all = { QsidecarError, NotConnected, Closed, SettledOrLost, JobFailed, NotEnded, SidecarError, ...classes }
 for (const [name, kind] of Object.entries(all)) {
   // Bun reads the name while the error is constructed, and ignores a getter.
   Object.defineProperty(kind.prototype, 'name', { value: name, configurable: true, writable: true })

@@ -4,12 +4,14 @@
 const { AsyncLocalStorage } = require('node:async_hooks')
 const { types } = require('node:util')
 
+const { show } = require('./arguments')
+
 // The run of a job, for the code that the job calls, and for callbacks and promises that it leaves behind.
 const running = new AsyncLocalStorage()
 
-/** Rejects a function whose call runs nothing. */
-function rejectGenerators(what, value) {
-  if (typeof value !== 'function') throw new TypeError(`${what} must be a function, not ${value === null ? null : typeof value}`)
+/** Rejects what is no function, and a function whose call runs nothing. */
+function rejectGenerators(what, value, wanted = 'a function') {
+  if (typeof value !== 'function') throw new TypeError(`${what} is ${show(value)}: pass ${wanted}`)
   if (types.isGeneratorFunction(value)) {
     throw new TypeError(`${what} is a generator function, and calling it runs nothing: remove the *`)
   }

@@ -5,7 +5,7 @@ const errors = require('./errors')
 const { options, millis, text, integer, instant, strings, dump, setBytes, show } = require('./arguments')
 const { start } = require('./call')
 
-const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs', 'group']
+const JOB_OPTIONS = ['priority', 'delayMs', 'runAt', 'key', 'headers', 'maxAttempts', 'timeoutMs', 'group', 'batch', 'startBefore', 'startWithinMs', 'onExpiry', 'retainMs', 'keyUntil', 'onConflict', 'debounceMaxMs']
 const NEW_JOB = ['queue', 'payload', ...JOB_OPTIONS]
 // Lines of a stack that don't help to find the error.
 const INNER = /^ +at (.*\(?node:|new Promise \(<anonymous>\))/
@@ -19,6 +19,7 @@ const NACK_OPTIONS = ['delayMs', 'dead', 'snooze']
 /** Returns the fields of a job to store as the wire has them. */
 function newJobFields(what, queue, payload, given) {
   const fields = { queue: text(what, 'queue', queue) }
+  if (given.delayMs !== undefined && given.runAt !== undefined) throw new TypeError(`${what}: delayMs and runAt exclude each other`)
   setBytes(fields, 'payload', dump(what, 'payload', payload))
   if (given.priority !== undefined) fields.priority = integer(what, 'priority', given.priority, -32768, 32767)
   if (given.delayMs !== undefined) fields.delay_ms = millis(what, 'delayMs', given.delayMs)
@@ -28,6 +29,14 @@ function newJobFields(what, queue, payload, given) {
   if (given.maxAttempts !== undefined) fields.max_attempts = integer(what, 'maxAttempts', given.maxAttempts, 1, 32767)
   if (given.timeoutMs !== undefined) fields.timeout_ms = millis(what, 'timeoutMs', given.timeoutMs)
   if (given.group !== undefined) fields.group = text(what, 'group', given.group)
+  if (given.batch !== undefined) fields.batch = text(what, 'batch', given.batch)
+  if (given.startBefore !== undefined) fields.start_before = instant(what, 'startBefore', given.startBefore)
+  if (given.startWithinMs !== undefined) fields.start_within_ms = millis(what, 'startWithinMs', given.startWithinMs)
+  if (given.onExpiry !== undefined) fields.on_expiry = text(what, 'onExpiry', given.onExpiry)
+  if (given.retainMs !== undefined) fields.retain_ms = millis(what, 'retainMs', given.retainMs)
+  if (given.keyUntil !== undefined) fields.key_until = text(what, 'keyUntil', given.keyUntil)
+  if (given.onConflict !== undefined) fields.on_conflict = text(what, 'onConflict', given.onConflict)
+  if (given.debounceMaxMs !== undefined) fields.debounce_max_ms = millis(what, 'debounceMaxMs', given.debounceMaxMs)
   return fields
 }
 
@@ -41,7 +50,8 @@ function manyFields(what, jobs) {
 }
 
 function enqueued(fields) {
-  return { id: String(fields.id), duplicate: fields.duplicate === true, state: fields.state }
+  const stored = { id: String(fields.id), duplicate: fields.duplicate === true, state: fields.state }
+  return fields.outcome === undefined ? stored : { ...stored, outcome: fields.outcome }
 }
 
 /** Returns the fields of a nack besides its leases. */
@@ -74,6 +84,32 @@ function describe(error) {
   }
 }
 
+/** How far a job was when its worker last reported it. */
+class Progress {
+  #fields
+
+  constructor(fields) {
+    this.#fields = fields
+    this.done = fields.done
+    this.total = fields.total
+    this.at = new Date(fields.at)
+  }
+
+  get raw() {
+    const { data, data_b64: b64 } = this.#fields
+    return b64 !== undefined ? Buffer.from(b64, 'base64') : Buffer.from(data ?? '')
+  }
+
+  get data() {
+    if (this.#fields.data_b64 !== undefined) throw new TypeError("the data of a progress isn't JSON: its bytes are not UTF-8; raw has them")
+    return this.#fields.data === undefined ? null : JSON.parse(this.#fields.data)
+  }
+
+  _fields() {
+    return this.#fields
+  }
+}
+
 class Job {
   #client
   #signal
@@ -97,6 +133,7 @@ class Job {
     this.headers = fields.headers ?? {}
     this.key = fields.key
     this.lastError = fields.last_error
+    this.lastProgress = fields.progress && new Progress(fields.progress)
     this.settled = false
     this.lost = false
     this.cancelled = false
@@ -115,7 +152,7 @@ class Job {
     const { id, queue, attempt, maxAttempts, fence, priority, timeoutMs, headers, key, lastError } = this
     return {
       id, queue, attempt, fence, priority, headers, key, lease: '', max_attempts: maxAttempts, timeout_ms: timeoutMs,
-      last_error: lastError, enqueued_at: this.enqueuedAt.getTime(), payload: this.#data, payload_b64: this.#b64,
+      last_error: lastError, progress: this.lastProgress?._fields(), enqueued_at: this.enqueuedAt.getTime(), payload: this.#data, payload_b64: this.#b64,
     }
   }
 
@@ -187,6 +224,17 @@ class Job {
     })
   }
 
+  progress(done, total, data, given = {}) {
+    return start('progress', async () => {
+      const { requestTimeoutMs } = options('progress', given, ['requestTimeoutMs'])
+      const fields = { lease: this._valid() }
+      if (done !== undefined) fields.done = integer('progress', 'done', done, 0, Number.MAX_SAFE_INTEGER)
+      if (total !== undefined) fields.total = integer('progress', 'total', total, 0, Number.MAX_SAFE_INTEGER)
+      setBytes(fields, 'data', dump('progress', 'data', data))
+      await this._do('progress', fields, requestTimeoutMs)
+    })
+  }
+
   /** Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty. */
   _overran() {
     const over = this.timeoutMs && performance.now() - this._began > this.timeoutMs - Math.min(ALMOST, this.timeoutMs / 2)
@@ -199,10 +247,11 @@ class Job {
   }
 
   async _do(op, fields, requestTimeoutMs) {
-    if (this._claim && this._next.length === 0 && op !== 'extend') fields.claim = this._claim
+    const settles = op !== 'extend' && op !== 'progress'
+    if (this._claim && this._next.length === 0 && settles) fields.claim = this._claim
     try {
       const reply = await this.#client._call(op, fields, { limit: requestTimeoutMs, claimed: this._next })
-      if (op !== 'extend') this.settled = true
+      if (settles) this.settled = true
       return reply
     } catch (e) {
       // This process can do nothing more about it.
@@ -221,4 +270,4 @@ function lostError(job) {
   return new errors.LeaseLost(`job ${job.id}: ${job._overran() || 'its lease was lost'}; another worker can have it`)
 }
 
-module.exports = { Job, JOB_OPTIONS, NEW_JOB, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields, describe }
+module.exports = { Job, Progress, JOB_OPTIONS, NEW_JOB, NACK_OPTIONS, newJobFields, manyFields, enqueued, nackFields, describe }

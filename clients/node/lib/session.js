@@ -92,7 +92,7 @@ class Session {
     if (frame.length * 3 > most) {
       const size = Buffer.byteLength(frame) - 1
       if (size > most) {
-        throw new errors.TooLarge(`${call.op} was not sent: it has ${size} bytes and the sidecar takes ${most} at most (max_frame)`, { code: 'too_large' })
+        throw new errors.TooLarge(`${call.op} was not sent: it has ${size} bytes and the sidecar takes ${most} at most (max_frame): store the data elsewhere and send its address, or raise max_frame in the sidecar's config`, { code: 'too_large' })
       }
     }
     return frame

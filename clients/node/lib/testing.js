@@ -37,17 +37,15 @@ class Inline {
   async #one(fields) {
     const key = fields.key === undefined ? undefined : JSON.stringify([fields.queue, fields.key])
     const known = this.#keys.get(key)
-    if (known) return { id: known.job.id, duplicate: true, state: known.ran ? 'deleted' : 'ready' }
+    const replaces = fields.on_conflict === 'replace' || fields.on_conflict === 'debounce'
+    if (known && !(known.ran && (replaces || known.fields.key_until === 'start'))) {
+      if (!replaces) return { id: known.job.id, duplicate: true, state: known.ran ? 'deleted' : 'ready' }
+      const job = this.#job(known.job.id, fields, known.job.fence)
+      Object.assign(known, { job, payload: readable(job), fields })
+      return { id: job.id, duplicate: false, state: 'ready', outcome: 'replaced' }
+    }
     const number = this.jobs.length + 1
-    const job = new Job(recorder, {
-      ...fields,
-      id: `inline-${number}`,
-      lease: `inline.${number}`,
-      attempt: 1,
-      max_attempts: fields.max_attempts ?? 20,
-      fence: number,
-      enqueued_at: Date.now(),
-    })
+    const job = this.#job(`inline-${number}`, fields, number)
     const done = { job, queue: job.queue, payload: readable(job), fields, ran: false, result: undefined, error: undefined }
     this.jobs.push(done)
     if (key !== undefined) this.#keys.set(key, done)
@@ -63,6 +61,18 @@ class Inline {
       }
     }
     return { id: job.id, duplicate: false, state: undefined }
+  }
+
+  #job(id, fields, number) {
+    return new Job(recorder, {
+      ...fields,
+      id,
+      lease: `inline.${number}`,
+      attempt: 1,
+      max_attempts: fields.max_attempts ?? 20,
+      fence: number,
+      enqueued_at: Date.now(),
+    })
   }
 
   #workerOf(queue) {

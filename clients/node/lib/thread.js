@@ -10,9 +10,17 @@ const handlers = require('./handlers')
 const { Job } = require('./job')
 const { load } = require('./load')
 
-// A job settles by the outcome of its function, which the main thread sends.
+const reports = new Map() // open reports of progress, by number
+let reported = 0
+
+// A job settles by the outcome of its function, which the main thread sends. So it does with reports of progress.
 const client = {
-  async _call(op) {
+  async _call(op, fields) {
+    if (op === 'progress') {
+      const number = ++reported
+      parentPort.postMessage({ report: fields, number })
+      return new Promise((resolve, reject) => reports.set(number, { resolve, reject }))
+    }
     throw new errors.QsidecarError(`${op}: in a thread, a job is settled by what its function returns or throws`)
   }
 }
@@ -23,6 +31,7 @@ async function main() {
   let current
   parentPort.on('message', async (message) => {
     if (message.lost) return current?._lose()
+    if (message.number) return answer(message)
     const job = new Job(client, message.job)
     Object.defineProperty(job, 'lost', { get: () => Atomics.load(message.flag, 0) > 0, set() {} })
     Object.defineProperty(job, 'cancelled', { get: () => Atomics.load(message.flag, 0) === 2, set() {} })
@@ -38,6 +47,13 @@ async function main() {
     }
   })
   parentPort.postMessage({ ready: true })
+}
+
+function answer({ number, error }) {
+  const { resolve, reject } = reports.get(number)
+  reports.delete(number)
+  if (error) reject(new (errors[error.name] ?? Error)(error.message))
+  else resolve({})
 }
 
 function described(reason) {

@@ -36,6 +36,7 @@ class Threads {
     job.signal.addEventListener('abort', lose, { once: true })
     const answer = await new Promise((resolve) => {
       thread.answer = resolve
+      thread.report = (fields) => job._do('progress', { ...fields, lease: job._valid() })
       thread.postMessage({ job: job._fields(), flag })
     })
     job.signal.removeEventListener('abort', lose)
@@ -54,6 +55,7 @@ class Threads {
     let failure
     thread.on('message', (message) => {
       if (message.ready) ready = true
+      else if (message.report) report(thread, message)
       else thread.answer(message)
     })
     thread.on('error', (error) => {
@@ -87,6 +89,17 @@ class Threads {
   async end() {
     await Promise.all([...this.#all].map((thread) => (thread.removeAllListeners('exit'), thread.terminate())))
   }
+}
+
+/** Sends a report of progress, and its outcome to the thread. */
+async function report(thread, { report: fields, number }) {
+  let error
+  try {
+    await thread.report(fields)
+  } catch (e) {
+    error = { name: e.name, message: e.message }
+  }
+  thread.postMessage({ number, error })
 }
 
 /** Returns an error of a thread with the type that chooses the outcome. */

@@ -45,8 +45,8 @@ class Worker {
     options('Worker', given, WORKER_OPTIONS)
     this.jobs = new Map()
     for (const [queue, entry] of Object.entries(handlersOfQueues)) {
-      const { run, result = false } = typeof entry === 'function' ? { run: entry } : (entry ?? {})
-      handlers.rejectGenerators(`Worker: the function of the queue ${queue}`, run)
+      const { run, result = false } = typeof entry === 'object' && entry !== null ? entry : { run: entry }
+      handlers.rejectGenerators(`Worker: the handler of the queue ${queue}`, run, 'a function, or an object with one in run')
       this.jobs.set(queue, { run, result })
     }
     if (this.jobs.size === 0) throw new TypeError('Worker: it has no queue: pass an object with a function for each queue')

@@ -62,6 +62,42 @@ test('jobs of a group run one at a time and in order', async (t) => {
   await assert.rejects(c.enqueue(queue, 1, { group: '' }), { code: 'bad_request', field: 'group' })
 })
 
+test('a second enqueue replaces the first one', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const first = await c.enqueue(queue, 1, { key: 'k', onConflict: 'replace' })
+  assert.deepEqual(await c.enqueue(queue, 2, { key: 'k', onConflict: 'replace' }), { id: first.id, duplicate: false, state: 'ready', outcome: 'replaced' })
+  await c.enqueueMany([{ queue, payload: 3, key: 'k', onConflict: 'debounce', delayMs: 60_000, debounceMaxMs: 1 }])
+  const [job] = await c.claim(queue, { waitMs: 3_600_000 })
+  assert.equal(job.payload, 3)
+  assert.deepEqual(await c.enqueue(queue, 4, { key: 'k', onConflict: 'replace' }), { id: first.id, duplicate: false, state: 'claimed', outcome: 'pending' })
+  await job.ack()
+  const [next] = await c.claim(queue, { waitMs: 3_600_000 })
+  assert.equal(next.payload, 4)
+  await next.ack()
+  await c.enqueue(queue, 5, { key: 's', keyUntil: 'start' })
+  await c.claim(queue, { waitMs: 3_600_000 })
+  assert.equal((await c.enqueue(queue, 6, { key: 's', keyUntil: 'start' })).duplicate, false)
+  await assert.rejects(c.enqueue(queue, 1, { key: 'k', onConflict: 'debounce' }), { code: 'bad_request', field: 'delay_ms' })
+})
+
+test('a job whose time to start is over does not start', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const past = new Date('2001-02-03')
+  const dead = await c.enqueue(queue, 1, { startBefore: past })
+  const [gone] = await c.enqueueMany([{ queue, payload: 2, startBefore: past, onExpiry: 'delete' }])
+  await c.enqueue(queue, 3, { startWithinMs: 3_600_000, retainMs: 60_000 })
+  const [job] = await c.claim(queue, { waitMs: 3_600_000 })
+  assert.equal(job.payload, 3)
+  const shown = await c.peek({ queue, ids: [dead.id, gone.id, job.id] })
+  assert.deepEqual(shown.map((j) => [j.id, j.state, j.startBefore instanceof Date, j.errors.map((e) => e.cause)]),
+    [[dead.id, 'dead', true, ['expired']], [job.id, 'claimed', true, []]])
+  await job.ack()
+  assert.equal((await c.peek({ queue, ids: [job.id] }))[0].state, 'done')
+  await assert.rejects(c.enqueue(queue, 1, { onExpiry: 'drop' }), { code: 'bad_request', field: 'on_expiry' })
+})
+
 test('wrong arguments name the argument, and nothing is sent', async (t) => {
   const c = new Client({ socket: '/nowhere/x.sock' }) // a call that is sent fails with NotConnected
   const circle = []
@@ -74,6 +110,10 @@ test('wrong arguments name the argument, and nothing is sent', async (t) => {
     [() => c.enqueue('q', 1, { runAt: 'tomorrow' }), /runAt is 'tomorrow', must be a Date/],
     [() => c.enqueue('q', 1, { priority: 1.5 }), /priority is 1.5, must be an integer/],
     [() => c.enqueue('q', 1, { headers: { n: 1 } }), /headers\.n is 1, must be a string/],
+    [() => c.enqueue('q', 1, { headers: new Map([['a', 'b']]) }), /headers is Map.*must be an object of strings/],
+    [() => c.enqueue('q', 1, { delayMs: 5, runAt: new Date() }), /^enqueue: delayMs and runAt exclude each other/],
+    [() => c.limit('q', {}), /^limit: name what to change: maxClaimed, rate, burst/],
+    [() => c.change('q', ['1'], {}), /^change: name what to change: priority, delayMs, runAt/],
     [() => c.enqueue('q', 1, { group: 7 }), /group is 7, must be a string/],
     [() => c.enqueue('q', Promise.resolve(1)), /payload is a promise: await it/],
     [() => c.enqueue('q', new Map()), /payload is a Map/],
@@ -143,6 +183,84 @@ test('nack, extend, followUp, results and the lists', async (t) => {
   assert.equal(String((await c.peek({ queue: 'kept', ids: [kept.id] }))[0].result), '{"n":1}')
   await c.purge('kept', 'done')
   assert.equal((await c.request('ping')).ok, undefined)
+})
+
+test('progress: the next attempt continues', async (t) => {
+  const c = client(t)
+  const queue = queueName()
+  const { id } = await c.enqueue(queue)
+  let [job] = await c.claim(queue)
+  assert.equal(job.lastProgress, undefined)
+  await job.progress(1)
+  await job.progress(6, 10, { note: 'page 6' })
+  assert.equal(job.settled, false)
+  await job.nack('boom', { delayMs: 0 })
+  ;[job] = await c.claim(queue, { waitMs: 20_000 })
+  const { done, total, data, at } = job.lastProgress
+  assert.deepEqual({ done, total, data }, { done: 6, total: 10, data: { note: 'page 6' } })
+  assert.ok(at >= job.enqueuedAt)
+  assert.deepEqual((await c.job(id)).progress.data, { note: 'page 6' })
+  await job.progress(undefined, undefined, Buffer.from([255]))
+  await job.nack(undefined, { delayMs: 0 })
+  ;[job] = await c.claim(queue, { waitMs: 20_000 })
+  assert.deepEqual(job.lastProgress.raw, Buffer.from([255]))
+  assert.throws(() => job.lastProgress.data, /isn't JSON/)
+  await assert.rejects(job.progress(), { code: 'bad_request' })
+  await assert.rejects(job.progress(-1), /done is -1/)
+  await job.ack()
+  await assert.rejects(job.progress(7), { code: 'lease_lost' })
+})
+
+test('wait, call and job', async (t) => {
+  const c = client(t)
+  const queue = 'waited' // its done jobs are kept, so that a job which ends before its wait begins has a result
+  const answer = async (settle, of = queue) => settle((await c.claim(of, { waitMs: 60_000 }))[0])
+  const called = queueName()
+  let id
+  const add = (job) => ((id = job.id), job.ack({ result: { sum: job.payload[0] + job.payload[1] } }))
+  const [sum] = await Promise.all([c.call(called, [1, 2]), answer(add, called)])
+  assert.deepEqual(sum, { sum: 3 })
+  assert.equal((await c.job(id)).state, 'done') // although its queue keeps no done jobs
+  await Promise.all([
+    assert.rejects(c.call(queue), (e) => e.code === 'job_failed' && e.job.state === 'dead' && /is dead: no such address/.test(e.message)),
+    answer((job) => job.nack('no such address', { dead: true })),
+  ])
+  let late
+  const unworked = queueName() // a claim can get a job until a second after its cancel, so no other job is in this queue
+  await assert.rejects(c.call(unworked, null, { waitMs: 0 }), (e) => (late = e.job) && e.code === 'not_ended' && /within 0 s/.test(e.message))
+  assert.equal((await c.job(late.id)).queue, unworked)
+  await c.cancel(unworked, [late.id], { delete: true })
+  const [gone] = await c.wait(unworked, [late.id], { waitMs: 0 })
+  assert.deepEqual([gone.state, gone.result, gone.raw], ['deleted', null, undefined])
+  assert.equal(await c.job(late.id), undefined)
+  const [one, two] = [await c.enqueue(queue), await c.enqueue(queue)]
+  const [[first]] = await Promise.all([c.wait(queue, [one.id, two.id], { any: true }), answer((job) => job.ack({ result: Buffer.from([255]) }))])
+  assert.deepEqual([first.id, first.state, first.raw], [one.id, 'done', Buffer.from([255])])
+  assert.throws(() => first.result, /isn't JSON/)
+  await Promise.all([c.wait(queue, [two.id]).then((ended) => assert.deepEqual(ended.map((job) => job.id), [two.id])), answer((job) => job.ack())])
+  await assert.rejects(c.wait(queue, 'x'), /ids is 'x', must be a list/)
+})
+
+test('a batch stores its callback, and a wait returns it', async (t) => {
+  const c = client(t)
+  const [queue, reports] = [queueName(), queueName()]
+  const batch = await c.batch({ onFinish: { queue: reports, payload: { day: 7 } } })
+  await batch.enqueue(queue, 1)
+  await batch.enqueueMany([{ queue, payload: 2 }])
+  assert.deepEqual(await batch.wait({ waitMs: 0 }), { id: batch.id, state: 'open', done: 0, failed: 0, callback: undefined })
+  await batch.close()
+  const [ended] = await Promise.all([batch.wait(), (async () => {
+    for (const job of await c.claim(queue, { max: 2 })) await (job.payload === 1 ? job.ack() : job.nack('no', { dead: true }))
+  })()])
+  const [report] = await c.claim(reports)
+  assert.deepEqual([ended, report.payload], [{ id: batch.id, state: 'ended', done: 1, failed: 1, callback: report.id }, { day: 7 }])
+  await report.ack()
+  const other = await c.batch({ onSuccess: { queue: reports } })
+  await other.enqueue(queue)
+  assert.equal(await other.cancel(), 1)
+  assert.equal((await other.wait()).state, 'cancelled')
+  await assert.rejects(other.wait({ waitMs: -1 }), /waitMs is -1/)
+  await assert.rejects(other.wait({ wait: 1 }), /wait/)
 })
 
 test('a claim ends with its signal, and gives back what comes late', async (t) => {

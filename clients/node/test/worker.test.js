@@ -6,6 +6,7 @@ const net = require('node:net')
 const path = require('node:path')
 const readline = require('node:readline')
 const { test } = require('node:test')
+const { inspect } = require('node:util')
 const { once } = require('node:events')
 
 const { Behind } = require('../lib/behind')
@@ -327,7 +328,9 @@ test('a worker that neither drains nor stops waits for its sidecar', async (t) =
 test('wrong arguments of a worker', async () => {
   assert.throws(() => new Worker(), /pass an object with a function for each queue/)
   assert.throws(() => new Worker({}), /it has no queue/)
-  assert.throws(() => new Worker({ q: 5 }), /the function of the queue q must be a function/)
+  for (const wrong of [5, 'send', null, { run: 'send' }]) {
+    assert.throws(() => new Worker({ q: wrong }), new RegExp(`the handler of the queue q is ${wrong?.run ? "'send'" : inspect(wrong)}: pass a function, or an object with one in run`))
+  }
   assert.throws(() => new Worker({ q: function* () {} }), /generator function/)
   assert.throws(() => new Worker({ q() {} }, { concurency: 5 }), /there is no option concurency/)
   assert.throws(() => new Worker({ q() {} }, { client: {} }), /must be a Client/)
@@ -355,7 +358,11 @@ test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => 
       import { createRequire } from 'node:module'
       const { Worker, Snooze } = createRequire(import.meta.url)(process.env.QSIDECAR_PACKAGE)
       const parent = process.ppid // a test that was killed must leave no thread that computes
-      export default new Worker({ kept: { result: true, run: (job) => ({ n: job.payload }) }, '${queue}': async (job) => {
+      export default new Worker({ kept: { result: true, run: (job) => ({ n: job.payload }) }, '${next}-p': async (job) => {
+        if (job.lastProgress) return console.log('continues at', job.lastProgress.done, job.lastProgress.data)
+        await job.progress(6, 10, 'page 6')
+        throw new Snooze('again', { delayMs: 0 })
+      }, '${queue}': async (job) => {
         if (job.payload === 'exit') process.exit(3)
         if (job.payload === 'snooze') throw new Snooze('later', { delayMs: 3600000 })
         if (job.payload === 'error') throw new RangeError('seven')
@@ -367,6 +374,7 @@ test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => 
   const ids = {}
   for (const payload of ['exit', 'snooze', 'error', 'ack', 'next', 'lost']) ids[payload] = (await c.enqueue(queue, payload, { maxAttempts: 1 })).id
   const kept = await c.enqueue('kept', 7)
+  await c.enqueue(`${next}-p`)
   const { child, ended } = node(t, [PROGRAM, 'work', path.join(dir, 'worker.mjs'), '--threads', '2', '--drain'])
   child.stdout.once('data', () => c.reclaim(queue, [ids.lost])) // it is delivered again
   let computing = 0
@@ -388,6 +396,7 @@ test('threads: results, outcomes, follow-ups, exits, lost leases', async (t) => 
     ack: ['dead', 'QsidecarError: ack: in a thread, a job is settled by what its function returns or throws'],
   })
   assert.match(output, /computing[^]*lost/)
+  assert.match(output, /continues at 6 page 6/)
   assert.deepEqual((await c.claim(next, { max: 10 })).map((job) => job.payload), [1])
   assert.equal(String((await c.peek({ queue: 'kept', ids: [kept.id] }))[0].result), '{"n":7}')
   await c.purge('kept', 'done')

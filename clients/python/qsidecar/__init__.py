@@ -6,8 +6,9 @@ the requests on it. The package needs only the standard library.
 """
 
 from . import sql, testing
-from .aio import AsyncClient, AsyncJob
-from .client import Client
+from ._batch import EndedBatch
+from .aio import AsyncBatch, AsyncClient, AsyncJob
+from .client import Batch, Client
 from .errors import (
     BadFrame,
     BadRequest,
@@ -32,23 +33,26 @@ from .errors import (
     WrongLoop,
 )
 from ._waiting import EndedJob, JobFailed, NotEnded
-from .job import BaseJob, Enqueued, Job, NewJob
+from .job import BaseJob, Enqueued, Job, NewJob, Progress
 from .outcomes import Dead, Retry, Snooze
 from .worker import App
 
 __all__ = [
     "App",
+    "AsyncBatch",
     "AsyncClient",
     "AsyncJob",
     "BadFrame",
     "BadRequest",
     "BaseJob",
+    "Batch",
     "Busy",
     "Cancelled",
     "Client",
     "Closed",
     "Dead",
     "Draining",
+    "EndedBatch",
     "EndedJob",
     "Enqueued",
     "Error",
@@ -60,6 +64,7 @@ __all__ = [
     "NewJob",
     "NotConnected",
     "NotEnded",
+    "Progress",
     "Reentrant",
     "Retry",
     "SettledOrLost",

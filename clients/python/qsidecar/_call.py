@@ -140,13 +140,15 @@ def transient(op: str, fields: Message, error: Exception, wait: float = 0.0) -> 
     if isinstance(error, errors.UnknownOutcome):
         return error.reported and repeatable(op, fields)
     if isinstance(error, (errors.Unavailable, errors.Busy, errors.Draining)):
-        return op in ("ack", "nack", "extend") or (op == "claim" and wait > 0)
+        return op in ("ack", "nack", "extend", "progress") or (op == "claim" and wait > 0)
     return False
 
 
 def repeatable(op: str, fields: Message) -> bool:
     if op == "enqueue":
         return all(job.get("key") is not None for job in fields.get("jobs", [fields]))
+    if op == "open_batch":
+        return fields.get("key") is not None
     # a second reclaim could take back a newer claim, and a second run of a schedule would store another job; the others refer
     # to one connection
     return op not in ("reclaim", "change_schedule", "cancel_claim", "bye")

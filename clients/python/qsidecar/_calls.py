@@ -265,6 +265,7 @@ class Calls:
         if most is not None and size > most:
             raise errors.TooLarge(
                 f"{call.op} was not sent: it has {size} bytes and the sidecar takes {most} at most (max_frame)"
+                ": store the data elsewhere and send its address, or raise max_frame in the sidecar's config"
             )
         return frame
 

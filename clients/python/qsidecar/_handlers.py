@@ -33,6 +33,18 @@ def reject_generators(function: Callable[..., Any]) -> None:
             raise TypeError(f"{function!r} is a generator function, and calling it runs nothing: remove the yield")
 
 
+def reject_other_arguments(function: Callable[..., Any]) -> None:
+    """Rejects a function that can't be called with the job alone. Otherwise each job would fail."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of C
+        return
+    try:
+        signature.bind(None)
+    except TypeError as e:
+        raise TypeError(f"{function!r} is called with the job as its only argument: {e}") from None
+
+
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(type(function), "__call__", None))
 

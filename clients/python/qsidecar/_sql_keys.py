@@ -25,7 +25,8 @@ class _Engine(NamedTuple):
 
 
 _MYSQL_SELECT = "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM {keys} WHERE queue = {p} AND `key` = {p} FOR UPDATE"
-_JOB = "SELECT CASE WHEN {blocked} THEN 'blocked' ELSE state END FROM {jobs} WHERE id = {p}"
+# A job that has started doesn't have its key any more, if that is stored with key_until="start".
+_JOB = "SELECT CASE WHEN key_state = 'start' AND claim_max IS NOT NULL THEN 'started' WHEN {blocked} THEN 'blocked' ELSE state END FROM {jobs} WHERE id = {p}"
 _BLOCKED = "state = 'ready' AND group_name IS NOT NULL"
 _SQLITE_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
@@ -81,6 +82,8 @@ class Key:
         job, state, expired = row
         if state is None and job:  # the job has not finished, or its row was deleted
             found = self._do(_JOB, job)
+            if found is not None and found[0] == "started":
+                return None
             if found is None and self._engine.earlier:
                 earlier = self._do(self._engine.earlier, *self._key)
                 if earlier is None or earlier[0] != job:

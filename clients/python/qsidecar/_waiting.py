@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from .errors import Error
 from .job import Enqueued, Seconds, millis
 
 # How long one request waits, in seconds. The sidecar queries the jobs by their ids when a request begins.
 PART = 60.0
+
+
+# How long a call keeps its done job, in seconds: another sidecar's jobs are found within two, and a sidecar can restart.
+RETAIN = 60.0
+
+
+def call_options(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the options of the enqueue of a call."""
+    return {"retain": RETAIN, **options}
 
 
 class EndedJob(NamedTuple):
@@ -42,7 +51,7 @@ class JobFailed(Error):
     def __init__(self, queue: str, job: EndedJob) -> None:
         reason = {
             "dead": f"is dead: {job.last_error or 'no attempt has an error'}",
-            "deleted": "is gone: it was removed, or it ended through another sidecar and its queue keeps no done jobs (retention)",
+            "deleted": "is gone: it was removed, or it ended through another sidecar and is not kept (retention)",
         }
         super().__init__(f"job {job.id} of {queue} {reason.get(job.state, job.state)}")
         self.job = job

@@ -38,6 +38,9 @@ class ClosedByPeer(Exception):
         return "the sidecar closed the connection"
 
 
+BYTES = ("payload", "result", "data")  # fields that are bytes
+
+
 class JsonLines:
     """A JSON object a line. Bytes fields are text if they are UTF-8, otherwise base64."""
 
@@ -52,7 +55,7 @@ class JsonLines:
 
     def _outgoing(self, fields: Message) -> Message:
         out = dict(fields)
-        for name in ("payload", "result"):
+        for name in BYTES:
             value = out.pop(name, None)
             if value is None:
                 continue
@@ -82,7 +85,9 @@ class JsonLines:
             return message
 
     def _incoming(self, fields: Message) -> None:
-        for name in ("payload", "result"):
+        if isinstance(fields.get("progress"), dict):
+            self._incoming(fields["progress"])
+        for name in BYTES:
             if name + "_b64" in fields:
                 fields[name] = base64.b64decode(fields.pop(name + "_b64"), validate=True)
             elif isinstance(fields.get(name), str):
@@ -132,6 +137,9 @@ def sockets(named: Optional[str] = None) -> List[str]:
     """
     named = named or os.environ.get("QSIDECAR_SOCKET")
     if named:
+        if not isinstance(named, (str, os.PathLike)):
+            raise TypeError(f"socket={named!r}: pass a path")
+        named = os.fspath(named)
         url = _SOCKET_URL.fullmatch(named)
         if url is not None:
             raise ValueError(f"the socket {named} is not a path: write {url[1] or '/run/qsidecar/qsidecar.sock'}")

@@ -14,10 +14,11 @@ from typing import Any, Awaitable, Callable, Deque, Dict, Iterable, List, Mappin
 
 from . import client as _client
 from . import errors
+from ._batch import BatchWait, Callback, EndedBatch, open_fields
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
-from ._waiting import EndedJob, Waiting, result_of
+from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, leases_of, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
+from ._waiting import EndedJob, Waiting, call_options, result_of
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
 
@@ -97,10 +98,20 @@ class AsyncClient:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
         group: Optional[str] = None,
+        batch: Optional[str] = None,
+        start_before: Union[datetime, float, int, None] = None,
+        start_within: Optional[Seconds] = None,
+        on_expiry: Optional[str] = None,
+        retain: Optional[Seconds] = None,
+        key_until: Optional[str] = None,
+        on_conflict: Optional[str] = None,
+        debounce_max: Optional[Seconds] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Stores a job and returns when it is durable: see Client.enqueue."""
-        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group)
+        expiry = start_before, start_within, on_expiry
+        unique = key_until, on_conflict, debounce_max
+        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group, batch, *expiry, retain, *unique)
         if _client._inline is not None:
             return _client._inline([job])[0]
         return Enqueued.of((await self._call("enqueue", job.fields(), request_timeout))["job"])
@@ -114,6 +125,18 @@ class AsyncClient:
         if _client._inline is not None:
             return _client._inline(jobs)
         return [Enqueued.of(e) for e in (await self._call("enqueue", fields, request_timeout))["jobs"]]
+
+    def batch(
+        self,
+        *,
+        on_success: Optional[Callback] = None,
+        on_finish: Optional[Callback] = None,
+        key: Optional[str] = None,
+        of: Optional[str] = None,
+        request_timeout: Optional[float] = None,
+    ) -> AsyncBatch:
+        """Returns a batch, which `async with` opens and closes: see Client.batch."""
+        return AsyncBatch(self, open_fields(on_success, on_finish, key, of), request_timeout)
 
     async def wait(
         self,
@@ -131,10 +154,20 @@ class AsyncClient:
 
     async def call(self, queue: str, payload: Any = None, *, wait: Seconds = 60, **options: Any) -> Any:
         """Stores a job, waits until it has ended, and returns its result: see Client.call."""
-        job = await self.enqueue(queue, payload, **options)
+        try:
+            job = await self.enqueue(queue, payload, **call_options(options))
+        except errors.Unsupported:
+            if "retain" in options:
+                raise
+            job = await self.enqueue(queue, payload, **options)
         return result_of(queue, job, await self.wait(queue, job.id, wait=wait), wait)
 
     # --- working ---
+
+    async def job(self, id: str) -> Optional[Dict[str, Any]]:
+        """Returns the job with the id: see Client.job."""
+        jobs: List[Dict[str, Any]] = (await self._call("peek", {"ids": [id]}, None))["jobs"]
+        return jobs[0] if jobs else None
 
     async def claim(
         self,
@@ -173,7 +206,7 @@ class AsyncClient:
     ) -> List[AsyncJob]:
         if not jobs:
             return []
-        return lost_of(jobs, await self._call(op, {"leases": [job.lease for job in jobs], **fields}, request_timeout))
+        return lost_of(jobs, await self._call(op, {"leases": leases_of(jobs), **fields}, request_timeout))
 
     async def cancel_claims(self) -> None:
         """Ends the waiting claims of all tasks. They return the jobs they have, if any."""
@@ -413,6 +446,18 @@ class AsyncJob(BaseJob):
         """Renews the lease: see Job.extend."""
         await self._do("extend", self._extend_fields(lease), request_timeout)
 
+    async def progress(
+        self,
+        done: Optional[int] = None,
+        total: Optional[int] = None,
+        *,
+        raw: Optional[bytes] = None,
+        request_timeout: Optional[float] = None,
+        **data: Any,
+    ) -> None:
+        """Reports how far the job is: see Job.progress."""
+        await self._do("progress", self._progress_fields(done, total, raw, data), request_timeout)
+
     async def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
         with self._noting(op, fields) as client:
             reply: Dict[str, Any] = await client._face._call(op, fields, request_timeout, claimed=self._next)
@@ -495,3 +540,49 @@ def _thread_future(loop: asyncio.AbstractEventLoop, function: Callable[[], Any])
 
     threading.Thread(target=run, name="qsidecar-call", daemon=True).start()
     return future
+
+
+class AsyncBatch:
+    """A batch of jobs, which `async with` opens and closes. id is its id."""
+
+    id: str
+
+    def __init__(self, client: AsyncClient, fields: Dict[str, Any], request_timeout: Optional[float]) -> None:
+        self._client, self._fields, self._queue, self._request_timeout = client, fields, fields["queue"], request_timeout
+
+    async def __aenter__(self) -> AsyncBatch:
+        await self.open(request_timeout=self._request_timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if error is None:
+            await self.close()
+
+    async def open(self, *, request_timeout: Optional[float] = None) -> None:
+        """Opens the batch."""
+        self.id = (await self._client._call("open_batch", self._fields, request_timeout))["batch"]["id"]
+
+    async def enqueue(self, queue: str, payload: Any = None, **options: Any) -> Enqueued:
+        """Stores a job of the batch. The options are those of Client.enqueue."""
+        return await self._client.enqueue(queue, payload, batch=self.id, **options)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, request_timeout: Optional[float] = None) -> List[Enqueued]:
+        """Stores up to 1,000 jobs of the batch in one transaction: all or none."""
+        return await self._client.enqueue_many((job._replace(batch=self.id) for job in jobs), request_timeout=request_timeout)
+
+    async def close(self, *, request_timeout: Optional[float] = None) -> None:
+        """Closes the batch: it ends when its jobs have ended. A second call does nothing."""
+        await self._client._call("close_batch", {"queue": self._queue, "batch": self.id}, request_timeout)
+
+    async def cancel(self, *, request_timeout: Optional[float] = None) -> int:
+        """Cancels the jobs of the batch, which ends without its callback. Returns how many jobs."""
+        return int((await self._client._call("cancel_batch", {"queue": self._queue, "batch": self.id}, request_timeout))["count"])
+
+    async def wait(self, wait: Seconds = 60, *, request_timeout: Optional[float] = None) -> EndedBatch:
+        """Waits until the batch has ended, for that many seconds, up to an hour, and returns it, also if the time is over."""
+        waiting = BatchWait(self._queue, self.id, wait)
+        while waiting.goes_on(await self._client._call("wait", waiting.fields(), request_timeout, waiting.seconds)):
+            pass
+        return waiting.batch

@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from . import errors
+from ._batch import BatchWait, Callback, EndedBatch, open_fields
 from ._call import MAX_LIST, Call, Request, locked
 from ._session import Session
-from ._waiting import EndedJob, Waiting, result_of
+from ._waiting import EndedJob, Waiting, call_options, result_of
 from .job import BaseJob, Enqueued, Job, NewJob, Seconds, millis, nack_fields
 
 if TYPE_CHECKING:
@@ -123,6 +124,14 @@ class Client:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
         group: Optional[str] = None,
+        batch: Optional[str] = None,
+        start_before: Union[datetime, float, int, None] = None,
+        start_within: Optional[Seconds] = None,
+        on_expiry: Optional[str] = None,
+        retain: Optional[Seconds] = None,
+        key_until: Optional[str] = None,
+        on_conflict: Optional[str] = None,
+        debounce_max: Optional[Seconds] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Stores a job and returns when it is durable. The options are those of NewJob.
@@ -131,7 +140,9 @@ class Client:
         client repeats the enqueue. Raises Unavailable if the database is unavailable: nothing was stored.
         request_timeout is the time limit of this call.
         """
-        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group)
+        expiry = start_before, start_within, on_expiry
+        unique = key_until, on_conflict, debounce_max
+        job = NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group, batch, *expiry, retain, *unique)
         if _inline is not None:
             return _inline([job])[0]
         return Enqueued.of(self._call("enqueue", job.fields(), request_timeout)["job"])
@@ -177,6 +188,27 @@ class Client:
         )
         return str(self._call("schedule", fields, request_timeout)["declared"]["outcome"])
 
+    def batch(
+        self,
+        *,
+        on_success: Optional[Callback] = None,
+        on_finish: Optional[Callback] = None,
+        key: Optional[str] = None,
+        of: Optional[str] = None,
+        request_timeout: Optional[float] = None,
+    ) -> Batch:
+        """Opens a batch of jobs. When they have ended, the callback is stored, exactly once over all hosts.
+
+            with client.batch(on_success=("report", {"day": 7})) as batch:
+                batch.enqueue("thumbnails", {"image": 17})
+
+        The callback is a queue, a queue and a payload, or a NewJob: on_success is stored when all jobs are done, on_finish when all
+        have ended. The end of the `with` closes the batch. An exception in it leaves the batch open. key: a second batch of the
+        callback's queue with it is this one. of: the id of the batch of which the callback is a job.
+        """
+        fields = open_fields(on_success, on_finish, key, of)
+        return Batch(self, fields["queue"], self._call("open_batch", fields, request_timeout)["batch"]["id"])
+
     def wait(
         self,
         queue: str,
@@ -198,11 +230,22 @@ class Client:
     def call(self, queue: str, payload: Any = None, *, wait: Seconds = 60, **options: Any) -> Any:
         """Stores a job, waits until it has ended, and returns its result.
 
-        options: those of enqueue. Raises JobFailed if the job is dead or gone, and NotEnded, a TimeoutError, if it has not ended
+        options: those of enqueue. The done job is kept for a minute at least (retain), so that its result also arrives from another
+        host. Raises JobFailed if the job is dead or gone, and NotEnded, a TimeoutError, if it has not ended
         after `wait` seconds.
         """
-        job = self.enqueue(queue, payload, **options)
+        try:
+            job = self.enqueue(queue, payload, **call_options(options))
+        except errors.Unsupported:
+            if "retain" in options:
+                raise
+            job = self.enqueue(queue, payload, **options)  # its result only arrives if it ends through this client's sidecar
         return result_of(queue, job, self.wait(queue, job.id, wait=wait), wait)
+
+    def job(self, id: str) -> Optional[Dict[str, Any]]:
+        """Returns the job with the id, of any queue, with the fields that peek shows (PROTOCOL.md), or None if there is none."""
+        jobs: List[Dict[str, Any]] = self._call("peek", {"ids": [id]}, None)["jobs"]
+        return jobs[0] if jobs else None
 
     # --- working ---
 
@@ -250,7 +293,7 @@ class Client:
     ) -> List[Job]:
         if not jobs:
             return []
-        return lost_of(jobs, self._call(op, {"leases": [job.lease for job in jobs], **fields}, request_timeout))
+        return lost_of(jobs, self._call(op, {"leases": leases_of(jobs), **fields}, request_timeout))
 
     def cancel_claims(self) -> None:
         """Ends the waiting claims of all threads. They return the jobs they have, if any."""
@@ -421,12 +464,25 @@ def explaining_inline(op: str) -> Iterator[None]:
 def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:
     if len(jobs) > MAX_LIST:
         raise ValueError(f"{len(jobs)} jobs: one transaction takes {MAX_LIST} at most")
+    for i, job in enumerate(jobs):
+        if not isinstance(job, NewJob):
+            raise TypeError(f"job {i} is of the type {type(job).__name__}: pass NewJob(queue, payload)")
     return {"jobs": [job.fields() for job in jobs]}
+
+
+def leases_of(jobs: Sequence[AnyJob]) -> List[str]:
+    for job in jobs:
+        if not hasattr(job, "lease"):
+            raise TypeError(f"{job!r} is no job: pass jobs that were claimed")
+    return [job.lease for job in jobs]
 
 
 def claim_fields(
     queues: Sequence[str], max: int, wait: Seconds, lease: Optional[Seconds], order: str, weights: Optional[Mapping[str, int]]
 ) -> Dict[str, Any]:
+    for queue in queues:
+        if not isinstance(queue, str):
+            raise TypeError(f"claim: {queue!r} isn't the name of a queue: pass each name as an argument, as in claim(\"mail\", \"api\")")
     fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
     if max != 1:
         fields["max"] = max
@@ -457,6 +513,45 @@ def lost_of(jobs: Sequence[AnyJob], reply: Mapping[str, Any]) -> List[AnyJob]:
     """Returns the jobs that a reply to a settle reports as lost."""
     lost = reply.get("lost") or []
     return [job for job in jobs if job.lease in lost]
+
+
+class Batch:
+    """A batch of jobs, which Client.batch opened. id is its id."""
+
+    def __init__(self, client: Client, queue: str, id: str) -> None:
+        self._client, self._queue, self.id = client, queue, id
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def enqueue(self, queue: str, payload: Any = None, **options: Any) -> Enqueued:
+        """Stores a job of the batch. The options are those of Client.enqueue."""
+        return self._client.enqueue(queue, payload, batch=self.id, **options)
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, request_timeout: Optional[float] = None) -> List[Enqueued]:
+        """Stores up to 1,000 jobs of the batch in one transaction: all or none."""
+        return self._client.enqueue_many((job._replace(batch=self.id) for job in jobs), request_timeout=request_timeout)
+
+    def close(self, *, request_timeout: Optional[float] = None) -> None:
+        """Closes the batch: it ends when its jobs have ended. A second call does nothing."""
+        self._client._call("close_batch", {"queue": self._queue, "batch": self.id}, request_timeout)
+
+    def cancel(self, *, request_timeout: Optional[float] = None) -> int:
+        """Cancels the jobs of the batch, which ends without its callback. Returns how many jobs."""
+        return int(self._client._call("cancel_batch", {"queue": self._queue, "batch": self.id}, request_timeout)["count"])
+
+    def wait(self, wait: Seconds = 60, *, request_timeout: Optional[float] = None) -> EndedBatch:
+        """Waits until the batch has ended, for that many seconds, up to an hour, and returns it, also if the time is over."""
+        waiting = BatchWait(self._queue, self.id, wait)
+        while waiting.goes_on(self._client._call("wait", waiting.fields(), request_timeout, waiting.seconds)):
+            pass
+        return waiting.batch
 
 
 def schedule_fields(
@@ -560,7 +655,7 @@ def _enqueue_time() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e9:
-        raise ValueError(f"QSIDECAR_ENQUEUE_TIMEOUT={text} isn't a number of seconds")
+        raise ValueError(f"QSIDECAR_ENQUEUE_TIMEOUT={text} isn't a number of seconds: write it without a unit, such as 2 or 0.5")
     return seconds
 
 

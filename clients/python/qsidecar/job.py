@@ -26,6 +26,9 @@ _LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999
 _SPANS = {
     "delay": (0, _TEN_YEARS),
     "timeout": (0.001, _TEN_YEARS),
+    "start_within": (0.001, _TEN_YEARS),
+    "retain": (0.001, _TEN_YEARS),
+    "debounce_max": (0.001, _TEN_YEARS),
     "lease": (1, 86400),
     "wait": (0, 3600),
     "key_ttl": (0, _TEN_YEARS),
@@ -64,9 +67,21 @@ def _run_at(at: Union[datetime, float, int, None], delay: Optional[Seconds]) -> 
         return None
     if delay is not None:
         raise ValueError("delay and run_at exclude each other")
+    return _wire_instant("run_at", at)
+
+
+def _start_before(at: Union[datetime, float, int, None], within: Optional[Seconds]) -> Optional[int]:
+    if at is None:
+        return None
+    if within is not None:
+        raise ValueError("start_before and start_within exclude each other")
+    return _wire_instant("start_before", at)
+
+
+def _wire_instant(name: str, at: Union[datetime, float, int]) -> int:
     ms = instant(at)
     if not 0 <= ms <= _LAST_INSTANT:
-        raise ValueError(f"run_at={at!r}: must be in the years 1970 to 9999")
+        raise ValueError(f"{name}={at!r}: must be in the years 1970 to 9999")
     return ms
 
 
@@ -75,6 +90,8 @@ def dump(payload: Any, raw: Optional[bytes], what: str) -> Optional[bytes]:
     if raw is not None:
         if payload is not None:
             raise ValueError("pass a JSON value or raw=, not both")
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise TypeError(f"raw is of the type {type(raw).__name__}: pass bytes")
         return bytes(raw)
     if payload is None:
         return None
@@ -83,7 +100,9 @@ def dump(payload: Any, raw: Optional[bytes], what: str) -> Optional[bytes]:
     try:
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as e:  # a UnicodeEncodeError can't be created with another text
-        raise (TypeError if isinstance(e, TypeError) else ValueError)(f"{what} can't be JSON (for bytes pass raw=): {e}") from e
+        kind, hint = TypeError if isinstance(e, TypeError) else ValueError, " (for bytes pass raw=)" if "bytes" in str(e) else ""
+        advice = ": convert the value first, for example with str()" if kind is TypeError and not hint else ""
+        raise kind(f"{what} can't be JSON{hint}: {e}{advice}") from None
 
 
 def _headers(headers: Mapping[str, str]) -> Dict[str, str]:
@@ -98,7 +117,12 @@ class NewJob(NamedTuple):
     payload is any JSON value. raw is bytes that are stored unchanged, instead of payload. delay (seconds, up to ten
     years) or run_at (a datetime with a time zone, or seconds since 1970) schedules the job. key makes the enqueue
     idempotent, so that the client can repeat it. timeout limits one run, in seconds. Jobs of the queue with the same group
-    run one at a time and in order, or as many at once as the queue's group_limit allows.
+    run one at a time and in order, or as many at once as the queue's group_limit allows. batch is the id of an open batch. No run starts at start_before (as
+    run_at) or later, or start_within seconds after the job is ready first. on_expiry is what becomes of a job that didn't
+    start in time: "dead" or "delete". The done job is kept for retain seconds at least, so that others find its result. With key_until="start" the key returns
+    the job only until a worker has it, so that the client's repetition can store a second job. on_conflict is what becomes of the job if the
+    key returns another one: "keep" (it isn't stored), "replace" (the other one gets its payload, headers and time; while that runs, it
+    waits for the end) or "debounce" (the same, and the other one waits for delay again, but at most debounce_max seconds after it was stored).
     """
 
     queue: str
@@ -112,6 +136,14 @@ class NewJob(NamedTuple):
     max_attempts: Optional[int] = None
     timeout: Optional[Seconds] = None
     group: Optional[str] = None
+    batch: Optional[str] = None
+    start_before: Union[datetime, float, int, None] = None
+    start_within: Optional[Seconds] = None
+    on_expiry: Optional[str] = None
+    retain: Optional[Seconds] = None
+    key_until: Optional[str] = None
+    on_conflict: Optional[str] = None
+    debounce_max: Optional[Seconds] = None
 
     def fields(self) -> Dict[str, Any]:
         """Returns the fields as the wire has them."""
@@ -126,24 +158,64 @@ class NewJob(NamedTuple):
             "max_attempts": self.max_attempts,
             "timeout_ms": None if self.timeout is None else millis("timeout", self.timeout),
             "group": self.group,
+            "batch": self.batch,
+            "start_before": _start_before(self.start_before, self.start_within),
+            "start_within_ms": None if self.start_within is None else millis("start_within", self.start_within),
+            "on_expiry": self.on_expiry,
+            "retain_ms": None if self.retain is None else millis("retain", self.retain),
+            "key_until": self.key_until,
+            "on_conflict": self.on_conflict,
+            "debounce_max_ms": None if self.debounce_max is None else millis("debounce_max", self.debounce_max),
         }
         return {name: value for name, value in fields.items() if value is not None}
 
 
 class Enqueued(NamedTuple):
-    """The result of an enqueue. For a duplicate, id and state are those of the first job with its key."""
+    """The result of an enqueue. For a duplicate, id and state are those of the first job with its key.
+
+    So they are with an outcome (see NewJob.on_conflict): "replaced", or "pending" until the first job's run ends.
+    """
 
     id: str
     duplicate: bool = False
     state: Optional[str] = None
+    outcome: Optional[str] = None
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Enqueued:
-        return Enqueued(str(fields["id"]), bool(fields.get("duplicate")), fields.get("state"))
+        return Enqueued(str(fields["id"]), bool(fields.get("duplicate")), fields.get("state"), fields.get("outcome"))
 
 
 def enqueued_of(reply: Mapping[str, Any]) -> List[Enqueued]:
     return [Enqueued.of(e) for e in reply.get("enqueued") or []]
+
+
+class Progress(NamedTuple):
+    """How far a job was when its worker last reported it.
+
+    done, total: as reported, or None. raw: the bytes of its data. at: when the sidecar stored it, in milliseconds since 1970.
+    """
+
+    done: Optional[int] = None
+    total: Optional[int] = None
+    raw: bytes = b""
+    at: int = 0
+
+    @property
+    def data(self) -> Any:
+        """The data as a JSON value, None if there is none. Raises ValueError if the bytes aren't JSON in UTF-8."""
+        if not self.raw:
+            return None
+        try:
+            return json.loads(self.raw.decode())
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f"the data of a progress isn't JSON ({e}); raw has its bytes") from e
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> Progress:
+        data = fields.get("data") or b""
+        raw = data.encode() if isinstance(data, str) else data
+        return Progress(fields.get("done"), fields.get("total"), raw, fields.get("at", 0))
 
 
 class BaseJob:
@@ -173,6 +245,8 @@ class BaseJob:
         self.headers: Dict[str, str] = fields.get("headers") or {}
         self.key: Optional[str] = fields.get("key")
         self.last_error: Optional[str] = fields.get("last_error")
+        progress = fields.get("progress")
+        self.last_progress: Optional[Progress] = Progress.of(progress) if progress else None  # of earlier attempts: continue there
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.queue}, attempt {self.attempt} of {self.max_attempts}>"
@@ -221,9 +295,19 @@ class BaseJob:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
         group: Optional[str] = None,
+        batch: Optional[str] = None,
+        start_before: Union[datetime, float, int, None] = None,
+        start_within: Optional[Seconds] = None,
+        on_expiry: Optional[str] = None,
+        retain: Optional[Seconds] = None,
+        key_until: Optional[str] = None,
+        on_conflict: Optional[str] = None,
+        debounce_max: Optional[Seconds] = None,
     ) -> None:
         """Adds a job that the ack stores in its transaction. The options are those of NewJob."""
-        self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group))
+        expiry = start_before, start_within, on_expiry
+        unique = key_until, on_conflict, debounce_max
+        self._then.append(NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, timeout, group, batch, *expiry, retain, *unique))
 
     def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"lease": self._valid()}
@@ -246,6 +330,13 @@ class BaseJob:
             fields["lease_ms"] = millis("lease", lease)
         return fields
 
+    def _progress_fields(
+        self, done: Optional[int], total: Optional[int], raw: Optional[bytes], data: Mapping[str, Any]
+    ) -> Dict[str, Any]:
+        fields: Dict[str, Any] = {"lease": self._valid(), "done": done, "total": total}
+        fields["data"] = dump(dict(data) if data else None, raw, f"the progress of {self!r}")
+        return {name: value for name, value in fields.items() if value is not None}
+
     def _overran(self) -> str:
         """Describes a run that its time limit has ended, for a job whose lease is lost. Otherwise the text is empty."""
         limit = (self.timeout_ms or 0) / 1000
@@ -264,14 +355,15 @@ class BaseJob:
         """Is around a request about this job. Gives the client that sends it."""
         if self._client is None:
             raise errors.Error(f"job {self.id} has no client: it was created for a test")
-        if self._claim and not self._next and op != "extend":
+        settles = op not in ("extend", "progress")
+        if self._claim and not self._next and settles:
             fields["claim"] = self._claim
         try:
             yield self._client
         except (errors.LeaseLost, errors.SettledOrLost):
             self.settled = True  # this process can do nothing more about it
             raise
-        self.settled = self.settled or op != "extend"
+        self.settled = self.settled or settles
 
 
 class Job(BaseJob):
@@ -320,6 +412,22 @@ class Job(BaseJob):
         A job that was claimed without a lease time does not need it.
         """
         self._do("extend", self._extend_fields(lease), request_timeout)
+
+    def progress(
+        self,
+        done: Optional[int] = None,
+        total: Optional[int] = None,
+        *,
+        raw: Optional[bytes] = None,
+        request_timeout: Optional[float] = None,
+        **data: Any,
+    ) -> None:
+        """Reports how far the job is, in any unit, with any JSON values by name, or raw bytes: 4 KiB at most.
+
+        The sidecar stores the last report of a job about once a second. `last_progress` of the next attempt has it, so that
+        it can continue there. Raises LeaseLost.
+        """
+        self._do("progress", self._progress_fields(done, total, raw, data), request_timeout)
 
     def _do(
         self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], over: Optional[Callable[[], bool]] = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from datetime import datetime
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -56,11 +57,14 @@ _DIALECTS: Dict[str, _Dialect] = {
     "mssql": _Dialect(
         "{schema}.qsidecar_jobs",
         "{}",
-        "DATEADD(second, {} / 1000, SYSUTCDATETIME())",
-        "DATEADD(second, {} / 1000, CONVERT(datetime2, '1970-01-01'))",
+        "DATEADD(second, ({} + 999) / 1000, SYSUTCDATETIME())",
+        "DATEADD(second, ({} + 999) / 1000, CONVERT(datetime2, '1970-01-01'))",
         next_id="SELECT NEXT VALUE FOR {schema}.qsidecar_sequence",
     ),
 }
+
+# The column key is a reserved word of some engines.
+_KEY = {"mysql": "`key`", "mssql": "[key]"}
 
 # By the first part of the module of a cursor's class: the engine and its parameter placeholder.
 _DRIVERS: Dict[str, Tuple[str, str]] = {
@@ -91,6 +95,12 @@ def enqueue(
     key: Optional[str] = None,
     key_ttl: Seconds = 600,
     group: Optional[str] = None,
+    start_before: Union[datetime, float, int, None] = None,
+    start_within: Optional[Seconds] = None,
+    on_expiry: Optional[str] = None,
+    retain: Optional[Seconds] = None,
+    key_until: Optional[str] = None,
+    on_conflict: Optional[str] = None,
     wake: bool = True,
     schema: str = "qsidecar",
     engine: Optional[str] = None,
@@ -103,13 +113,21 @@ def enqueue(
     which should be that of the queue's config. wake (PostgreSQL): wakes waiting workers when the transaction
     commits. Without it they find the job within a second, and the commits of many producers do not wait for the
     global lock of NOTIFY. SQL Server has no groups.
+    The queue's start_within doesn't apply: pass the job's own.
+
+    key_until="start", on_conflict="replace" and on_conflict="debounce" need Client.enqueue after the commit. A worker can claim the first
+    job before this transaction ends, and then it has not seen its changes.
 
     schema is where the sidecar keeps its tables on PostgreSQL and SQL Server. The driver determines the engine
     (postgresql, mysql also for MariaDB, sqlite, mssql) and the parameter placeholder. For an unknown driver pass
     both: engine="postgresql", placeholder="%s".
     """
+    if key_until not in (None, "finish"):
+        raise ValueError(f"key_until={key_until!r} can't hold in your own transaction: commit it, and use Client.enqueue")
+    if on_conflict not in (None, "keep"):
+        raise ValueError(f"on_conflict={on_conflict!r} can't hold in your own transaction: commit it, and use Client.enqueue")
     if client._inline is not None:
-        return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, group=group)])[0]
+        return client._inline([NewJob(queue, payload, raw, priority, delay, run_at, key, headers, max_attempts, None, group, None, start_before, start_within, on_expiry, retain)])[0]
     run, known, slot = _executor(on, engine, placeholder)
     statement, values = insert(
         known,
@@ -124,6 +142,10 @@ def enqueue(
         run_at=run_at,
         key=key,
         group=group,
+        start_before=start_before,
+        start_within=start_within,
+        on_expiry=on_expiry,
+        retain=retain,
         schema=schema,
     )
     claimed = None if key is None else Key(run, known, slot, schema, queue, key)
@@ -161,6 +183,10 @@ def insert(
     run_at: Union[datetime, float, int, None] = None,
     key: Optional[str] = None,
     group: Optional[str] = None,
+    start_before: Union[datetime, float, int, None] = None,
+    start_within: Optional[Seconds] = None,
+    on_expiry: Optional[str] = None,
+    retain: Optional[Seconds] = None,
     schema: str = "qsidecar",
 ) -> Tuple[str, Tuple[Any, ...]]:
     """Returns the INSERT of enqueue and its parameters, to run by other means. It stores a key only as a column: see
@@ -175,6 +201,8 @@ def insert(
         raise ValueError("pass delay= or run_at=, not both")
     if group is not None and engine == "mssql":
         raise ValueError("a database on SQL Server has no groups: leave group out")
+    if start_before is not None and start_within is not None:
+        raise ValueError("pass start_before= or start_within=, not both")
     columns: List[Tuple[str, str, Any]] = [("queue", "{}", queue)]
     data = dump(payload, raw, f"the payload of a job for {queue}")
     if data is not None:
@@ -189,7 +217,19 @@ def insert(
         columns.append(("run_at", dialect.delay, millis("delay", delay)))
     if run_at is not None:
         columns.append(("run_at", dialect.run_at, instant(run_at)))
-    for column, text in (("`key`" if engine == "mysql" else "key", key), ("group_name", group)):
+    if start_before is not None:
+        columns.append(("start_before", dialect.run_at, instant(start_before)))
+    if start_within is not None:
+        within = millis("start_within", start_within)
+        if run_at is not None:
+            columns.append(("start_before", dialect.run_at, max(instant(run_at), instant(time.time())) + within))
+        else:
+            columns.append(("start_before", dialect.delay, within + (0 if delay is None else millis("delay", delay))))
+    if retain is not None:
+        columns.append(("retain_ms", "{}", millis("retain", retain)))
+    if on_expiry is not None:
+        columns.append(("on_expiry", "{}", on_expiry))
+    for column, text in ((_KEY.get(engine, "key"), key), ("group_name", group)):
         if text is not None:  # MySQL's columns contain bytes: a text would be stored in the connection's character set
             columns.append((column, "{}", text.encode() if engine == "mysql" else text))
     names = ", ".join(name for name, _, _ in columns)

@@ -59,8 +59,14 @@ class Inline:
     def _one(self, new: NewJob) -> Enqueued:
         fields = new.fields()  # raises the errors that a sidecar would report
         known = self._keys.get((new.queue, new.key)) if new.key is not None else None
-        if known is not None:
-            return Enqueued(known.job.id, True, "deleted" if known.ran else "ready")
+        replaces = new.on_conflict in ("replace", "debounce")
+        if known is not None and not (known.ran and (replaces or known.new.key_until == "start")):
+            if not replaces:
+                return Enqueued(known.job.id, True, "deleted" if known.ran else "ready")
+            known.new = new
+            known.job.raw = dump(new.payload, new.raw, f"the payload of a job for {new.queue}") or b""
+            known.job.headers = fields.get("headers") or {}
+            return Enqueued(known.job.id, False, "ready", "replaced")
         number = len(self.jobs) + 1
         job = Job(
             self._client,

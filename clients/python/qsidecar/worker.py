@@ -122,6 +122,7 @@ class App:
             if not callable(function):
                 raise TypeError(f"app.job({queue!r}) takes a function, not {function!r}")
             _handlers.reject_generators(function)
+            _handlers.reject_other_arguments(function)
             if queue in self.jobs:
                 raise ValueError(f"the queue {queue} already has a function: {self.jobs[queue].function!r}")
             self.jobs[queue] = _Entry(function, result, _handlers.is_coroutine_function(function))
@@ -158,6 +159,13 @@ class App:
         max_attempts: Optional[int] = None,
         timeout: Optional[Seconds] = None,
         group: Optional[str] = None,
+        start_before: Union[datetime, float, int, None] = None,
+        start_within: Optional[Seconds] = None,
+        on_expiry: Optional[str] = None,
+        retain: Optional[Seconds] = None,
+        key_until: Optional[str] = None,
+        on_conflict: Optional[str] = None,
+        debounce_max: Optional[Seconds] = None,
         request_timeout: Optional[float] = None,
     ) -> Enqueued:
         """Calls Client.enqueue."""
@@ -173,6 +181,13 @@ class App:
             max_attempts=max_attempts,
             timeout=timeout,
             group=group,
+            start_before=start_before,
+            start_within=start_within,
+            on_expiry=on_expiry,
+            retain=retain,
+            key_until=key_until,
+            on_conflict=on_conflict,
+            debounce_max=debounce_max,
             request_timeout=request_timeout,
         )
 

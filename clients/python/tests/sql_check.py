@@ -72,6 +72,46 @@ def check_keys(engine, cursor, connection, other, sidecar):
     assert not new.duplicate and new.id != short.id, (short, new)
     connection.commit()
     sidecar.claim("keys", wait=60)[0].ack()
+    # In a queue of its own, of which the sidecar claims no job ahead.
+    start = sidecar.enqueue("starts", "start", key="start", key_until="start")
+    waits = qsidecar.sql.enqueue(cursor, "starts", "waits", key="start")
+    connection.commit()
+    assert (waits.id, waits.duplicate) == (start.id, True), (start, waits)
+    started = sidecar.claim("starts", wait=60)[0]
+    free = qsidecar.sql.enqueue(cursor, "starts", "free", key="start")
+    connection.commit()
+    assert not free.duplicate and free.id != start.id, (start, free)
+    started.ack()
+    sidecar.claim("starts", wait=60)[0].ack()
+    for needs in ({"key_until": "start"}, {"on_conflict": "replace"}, {"on_conflict": "debounce"}):
+        try:
+            qsidecar.sql.enqueue(cursor, "keys", "refused", key="refused", **needs)
+            raise AssertionError(f"{needs} was taken")
+        except ValueError as error:
+            assert "use Client.enqueue" in str(error), error
+    qsidecar.sql.enqueue(cursor, "keys", "defaults", key="refused", key_until="finish", on_conflict="keep")
+    connection.rollback()
+
+
+def check_expiry(cursor, connection, sidecar):
+    """A job whose time is over doesn't start, whichever way it is stored."""
+    past = datetime(2001, 2, 3, tzinfo=timezone.utc)
+    dead = qsidecar.sql.enqueue(cursor, "expiring", 1, start_before=past)
+    gone = qsidecar.sql.enqueue(cursor, "expiring", 2, start_before=past, on_expiry="delete")
+    good = [qsidecar.sql.enqueue(cursor, "expiring", n, start_within=3600, run_at=run_at, retain=60) for n, run_at in ((3, None), (4, past))]
+    connection.commit()
+    jobs = []
+    while len(jobs) < 2:  # MySQL makes an INSERT with a run_at ready in its maintenance
+        jobs += sidecar.claim("expiring", max=10, wait=60)
+    assert [job.id for job in jobs] == [job.id for job in good], jobs
+    sidecar.ack_many(jobs)
+    assert len(sidecar.request("peek", queue="expiring", state="done")["jobs"]) == 2
+    shown = sidecar.request("peek", queue="expiring", ids=[dead.id, gone.id])["jobs"]
+    assert [(job["id"], job["state"], job["errors"][0]["cause"]) for job in shown] == [(dead.id, "dead", "expired")], shown
+    statement, values = qsidecar.sql.insert("mssql", "?", "expiring", start_within=0.5, on_expiry="delete")
+    assert "start_before, on_expiry) VALUES (?, DATEADD(second, (? + 999) / 1000," in statement and values == ("expiring", 500, "delete"), statement
+    statement, values = qsidecar.sql.insert("mssql", "?", "kept", retain=60)
+    assert "(queue, retain_ms) VALUES (?, ?)" in statement and values == ("kept", 60000), statement
 
 
 def check_groups(cursor, connection, sidecar):
@@ -196,6 +236,7 @@ def main(engine, where):
         assert want - 1 < job["run_at"] / 1000 < want + later + 1, (job, want)
 
     check_groups(cursor, connection, sidecar)
+    check_expiry(cursor, connection, sidecar)
     other = connect(engine, where)
     check_keys(engine, cursor, connection, other, sidecar)
     other.close()

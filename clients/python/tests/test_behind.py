@@ -228,12 +228,17 @@ class Forced(unittest.TestCase):
         for options in ({"drain": True}, {"drain": True, "ack": "sync"}, {}, {"ack": "sync"}):
             with self.subTest(**options):
                 self.setUp()
-                with unittest.mock.patch("qsidecar.client.REQUEST_TIME", 0.1), unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
+                impatient = unittest.mock.patch("qsidecar.client.REQUEST_TIME", 0.1)
+                self.addCleanup(impatient.stop)
+                # Not before the job: a drain on a busy machine would end without one.
+                self.work = lambda job, impatient=impatient: impatient.start() and None
+                with unittest.mock.patch("qsidecar.client.CLOSE_TIME", 0.1):
                     self.unanswered(**options)
                     self.kill()
                     if "drain" not in options:
                         self.app.stop()
                     self.ends_without_an_answer()
+                impatient.stop()
 
     def test_drain_ends_if_its_sidecar_dies_during_a_job(self):
         for ack in ("behind", "sync"):

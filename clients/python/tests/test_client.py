@@ -29,15 +29,19 @@ class Jobs(Case):
             self.one().payload
         with self.assertRaisesRegex(TypeError, "raw="):
             self.client.enqueue(self.q, b"bytes")
+        with self.assertRaisesRegex(TypeError, "for bytes pass raw="):
+            self.client.enqueue(self.q, {"part": b"bytes"})
+        with self.assertRaisesRegex(TypeError, r"\['a', 'b'\] isn't the name of a queue: pass each name as an argument"):
+            self.client.claim(["a", "b"])
         circle = []
         circle.append(circle)
         for kind, value, why in (
             (ValueError, float("nan"), "Out of range"),
             (ValueError, circle, "Circular"),
             (ValueError, "\ud800", "surrogates"),
-            (TypeError, {"at": timedelta(1)}, "Object of type timedelta is not JSON serializable"),
+            (TypeError, {"at": timedelta(1)}, r"Object of type timedelta is not JSON serializable: convert the value first, for example with str\(\)$"),
         ):
-            with self.assertRaisesRegex(kind, f"^the payload of a job for {self.q} can't be JSON .*{why}"):
+            with self.assertRaisesRegex(kind, f"^the payload of a job for {self.q} can't be JSON: .*{why}"):
                 self.client.enqueue_many([qsidecar.NewJob(self.q, value)])
 
     def test_options(self):
@@ -70,6 +74,47 @@ class Jobs(Case):
             job.ack()
         with self.assertRaisesRegex(qsidecar.BadRequest, "group"):
             self.client.enqueue(self.q, group="")
+
+    def test_unique(self):
+        first = self.client.enqueue(self.q, 1, key="k", on_conflict="replace")
+        app = qsidecar.App(self.client)
+        self.assertEqual(app.enqueue(self.q, 2, key="k", on_conflict="replace"), (first.id, False, "ready", "replaced"))
+        later = {"key": "k", "on_conflict": "debounce", "delay": 60, "debounce_max": 0.001}
+        self.assertEqual(self.client.enqueue(self.q, 3, **later)[2:], ("ready", "replaced"))  # at most that long after the first one
+        job = self.one()
+        self.assertEqual(job.payload, 3)
+        (stored,) = self.client.enqueue_many([NewJob(self.q, 4, key="k", on_conflict="replace")])
+        self.assertEqual(stored, (first.id, False, "claimed", "pending"))
+        job.then(self.q, 5, key="other", key_until="start")
+        job.ack()
+        jobs = [self.one(), self.one()]
+        self.assertEqual(sorted(job.payload for job in jobs), [4, 5])
+        self.assertFalse(self.client.enqueue(self.q, 6, key="other", key_until="start").duplicate)
+        self.assertTrue(self.client.enqueue(self.q, 7, key="other").duplicate)
+        with self.assertRaisesRegex(qsidecar.BadRequest, "delay_ms"):
+            self.client.enqueue(self.q, key="k", on_conflict="debounce")
+
+    def test_expiry(self):
+        past = datetime(2001, 2, 3, tzinfo=timezone.utc)
+        dead = [
+            self.client.enqueue(self.q, 1, start_before=past, on_expiry="dead").id,
+            qsidecar.App(self.client).enqueue(self.q, 2, start_before=past).id,
+        ]
+        gone = self.client.enqueue_many([NewJob(self.q, 3, start_before=past, on_expiry="delete")])[0].id
+        self.client.enqueue(self.q, 4, start_within=timedelta(hours=1))
+        job = self.one()
+        self.assertEqual(job.payload, 4)
+        self.assertAlmostEqual(self.peek(job.id)["start_before"] - job.enqueued_at, 3_600_000, delta=60_000)
+        for job_id in dead:
+            self.assertEqual([error["cause"] for error in self.peek(job_id)["errors"]], ["expired"])
+        self.assertEqual(self.client.request("peek", queue=self.q, ids=[gone])["jobs"], [])
+        job.then(self.q, 5, start_within=3600)
+        job.ack()
+        self.assertEqual(self.one().payload, 5)
+        with self.assertRaisesRegex(ValueError, "exclude"):
+            self.client.enqueue(self.q, start_before=past, start_within=1)
+        with self.assertRaisesRegex(qsidecar.BadRequest, "on_expiry"):
+            self.client.enqueue(self.q, on_expiry="drop")
 
     def test_delays(self):
         later = datetime.now(timezone.utc) + timedelta(hours=1)
@@ -105,6 +150,10 @@ class Jobs(Case):
             "run_at='tomorrow': pass a datetime": lambda: self.client.enqueue(self.q, run_at="tomorrow"),
             r"headers=\['a'\]: pass a dict of texts": lambda: self.client.enqueue(self.q, headers=["a"]),
             "headers='a=b': pass a dict of texts": lambda: self.client.enqueue(self.q, headers="a=b"),
+            "raw is of the type str: pass bytes": lambda: self.client.enqueue(self.q, raw="x"),
+            r"job 1 is of the type dict: pass NewJob": lambda: self.client.enqueue_many([NewJob(self.q), {"queue": self.q}]),
+            "'17' is no job: pass jobs that were claimed": lambda: self.client.ack_many(["17"]),
+            "socket=5: pass a path": lambda: qsidecar.Client(5).ping(),
             "request_timeout='5s': pass a number of seconds": lambda: qsidecar.Client(request_timeout="5s"),
             "request_timeout=-1: pass a number of seconds": lambda: qsidecar.Client(request_timeout=-1),
             "request_timeout='1': pass a number of seconds": lambda: self.client.claim(self.q, request_timeout="1"),

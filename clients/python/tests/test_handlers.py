@@ -180,6 +180,16 @@ class Handlers(Case):
             with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "generator"):
                 self.app.after_job(function)
 
+    def test_functions_with_other_arguments_are_rejected(self):
+        class Callable:
+            def __call__(self):
+                pass
+
+        for function in (lambda: None, lambda job, more: None, lambda *, job: None, Callable()):
+            with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "is called with the job as its only argument"):
+                self.app.job(self.q)(function)
+        self.app.job(self.q)(lambda job, more=1, **rest: None)
+
     def test_unfinished_result_fails_the_job(self):
         def generator(job):
             yield self.ran.append(job)

@@ -29,6 +29,16 @@ class Waits(Case):
         self.answer(lambda job: job.ack(result={"sum": sum(job.payload)}))
         self.assertEqual(self.client.call(self.q, [1, 2], wait=LIMIT), {"sum": 3})
 
+    def test_jobs_of_a_queue_that_keeps_none(self):
+        self.q = "unkept"
+        self.answer(lambda job: job.ack(result=17))
+        self.assertEqual(self.client.call(self.q, wait=LIMIT), 17)
+        self.assertEqual(len(self.client.request("peek", queue=self.q, state="done")["jobs"]), 1, "a call keeps its job")
+        job = self.client.enqueue(self.q, retain=60)
+        self.client.claim(self.q, wait=LIMIT)[0].ack(result=18)
+        (ended,) = self.client.wait(self.q, job.id)
+        self.assertEqual((ended.state, ended.result), ("done", 18))
+
     def test_call_of_a_job_that_dies(self):
         self.answer(lambda job: job.nack("no such address", dead=True))
         with self.assertRaisesRegex(qsidecar.JobFailed, "is dead: no such address") as raised:

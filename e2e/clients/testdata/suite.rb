@@ -53,6 +53,74 @@ class Suite
     @client.stats(queue).first.slice("ready", "scheduled", "claimed", "dead")
   end
 
+  def check_progress
+    @client.enqueue("progress", 1)
+    job = one("progress")
+    equal(nil, job.last_progress)
+    job.progress(1)
+    job.progress(6, 10, note: "page 6")
+    equal(false, job.settled?)
+    job.nack(delay: 0)
+    job = one("progress")
+    got = job.last_progress
+    equal([6, 10, { "note" => "page 6" }], [got.done, got.total, got.data])
+    equal(true, got.at >= job.enqueued_at)
+    job.progress(raw: "\xff".b)
+    job.nack(delay: 0)
+    job = one("progress")
+    equal([nil, "\xff".b], [job.last_progress.done, job.last_progress.raw])
+    raises(Qsidecar::BadRequest) { job.progress(note: "x" * 5000) }
+    raises(Qsidecar::BadRequest) { job.progress }
+    job.ack
+    raises(Qsidecar::LeaseLost) { job.progress(7) }
+  end
+
+  def check_wait_and_call
+    answer = lambda do |queue = "waited", &settle|
+      Thread.new { settle.call(one(queue)) }
+    end
+    called = nil
+    thread = answer.call("called") { |job| (called = job).ack(result: JSON.generate("sum" => job.payload.sum)) }
+    equal({ "sum" => 3 }, @client.call("called", [1, 2]))
+    thread.join
+    equal("done", @client.job(called.id)["state"]) # although its queue keeps no done jobs
+    thread = answer.call { |job| job.nack(error: "no such address", dead: true) }
+    failed = raises(Qsidecar::JobFailed) { @client.call("waited", nil) }
+    thread.join
+    equal(["dead", true], [failed.job.state, failed.message.include?("is dead: no such address")])
+    late = raises(Qsidecar::NotEnded) { @client.call("unworked", 7, wait: 0) }.job
+    equal(["unworked", "7"], @client.job(late.id).values_at("queue", "payload"))
+    @client.cancel("unworked", late.id, delete: true) # a claim can still get it, so no other job is in this queue
+    gone = @client.wait("unworked", late.id, wait: 0).first
+    equal(["deleted", nil, nil], [gone.state, gone.result, gone.raw])
+    equal(nil, @client.job(late.id))
+    first, second = [1, 2].map { |n| @client.enqueue("waited", n).id }
+    thread = answer.call { |job| job.ack(result: "\xff".b) }
+    ended = @client.wait("waited", [first, second], any: true)
+    equal([[first, "done", "\xff".b]], ended.map { |e| [e.id, e.state, e.raw] })
+    thread.join
+    answer.call(&:ack)
+    equal([second], @client.wait("waited", second).map(&:id))
+  end
+
+  def check_batch
+    batch = @client.batch(on_finish: ["reports", { "day" => 7 }]) do |b|
+      b.enqueue("images", 1)
+      b.enqueue_many([{ queue: "images", payload: 2 }])
+      equal([b.id, "open", 0, 0, nil], b.wait(0).to_a)
+    end
+    thread = Thread.new { @client.claim("images", max: 2).each { |job| job.payload == 1 ? job.ack : job.nack(error: "no", dead: true) } }
+    ended = batch.wait
+    thread.join
+    report = one("reports")
+    equal([[batch.id, "ended", 1, 1, report.id], { "day" => 7 }], [ended.to_a, report.payload])
+    report.ack
+    other = @client.batch(on_success: ["reports", nil])
+    other.enqueue("images", 3)
+    equal([1, "cancelled"], [other.cancel, other.wait.state])
+    raises(ArgumentError) { other.wait(-1) }
+  end
+
   def check_limit
     limits = -> { @client.stats("limits").first.slice("max_claimed", "rate", "burst") }
     @client.limit("limits", max_claimed: 3, rate: "100/s", burst: 5)
@@ -77,6 +145,40 @@ class Suite
       stored.concat(job.ack(enqueue: n == 1 ? [{ queue: "grouped", payload: 3, group: "é" }] : []) || [])
     end
     equal "group", raises(Qsidecar::BadRequest) { @client.enqueue("grouped", 1, group: "") }.field
+  end
+
+  # A second enqueue replaces the content of the first one.
+  def check_unique
+    first = @client.enqueue("unique", 1, key: "k", on_conflict: :replace)
+    equal [first.id, false, "ready", "replaced"], @client.enqueue("unique", 2, key: "k", on_conflict: :replace).to_a
+    @client.enqueue_many([{ queue: "unique", payload: 3, key: "k", on_conflict: :debounce, delay: 60, debounce_max: 0.001 }])
+    job = one("unique")
+    equal 3, job.payload
+    equal [first.id, false, "claimed", "pending"], @client.enqueue("unique", 4, key: "k", on_conflict: :replace).to_a
+    job.ack
+    next_one = one("unique")
+    equal 4, next_one.payload
+    next_one.ack
+    @client.enqueue("unique", 5, key: "s", key_until: :start)
+    one("unique")
+    equal false, @client.enqueue("unique", 6, key: "s", key_until: :start).duplicate
+    equal "delay_ms", raises(Qsidecar::BadRequest) { @client.enqueue("unique", 1, key: "k", on_conflict: :debounce) }.field
+  end
+
+  # A job whose time to start is over doesn't start.
+  def check_expiry
+    past = Time.utc(2001, 2, 3)
+    dead = @client.enqueue("expiring", 1, start_before: past)
+    gone = @client.enqueue_many([{ queue: "expiring", payload: 2, start_before: past, on_expiry: :delete }]).first
+    @client.enqueue("expiring", 3, start_within: 3600, retain: 60)
+    job = one("expiring")
+    equal 3, job.payload
+    shown = @client.request("peek", queue: "expiring", ids: [dead.id, gone.id])["jobs"]
+    equal [[dead.id, "dead", "expired"]], (shown.map { |j| [j["id"], j["state"], j["errors"][0]["cause"]] })
+    job.ack
+    equal "done", @client.request("peek", queue: "expiring", ids: [job.id])["jobs"][0]["state"]
+    raises(ArgumentError) { @client.enqueue("expiring", 1, start_before: past, start_within: 1) }
+    equal "on_expiry", raises(Qsidecar::BadRequest) { @client.enqueue("expiring", 1, on_expiry: :drop) }.field
   end
 
   def check_payloads
@@ -181,10 +283,16 @@ class Suite
       'run_at: "tomorrow" must be a Time or a number of seconds since 1970' => -> { @client.enqueue("errors", 1, run_at: "tomorrow") },
       'headers: ["a"] must be a Hash' => -> { @client.enqueue("errors", 1, headers: ["a"]) },
       'request_timeout: "5s" must be a number of seconds, 0 or more' => -> { @client.enqueue("errors", 1, request_timeout: "5s") },
+      'job 1 is ["q", 1], must be a Hash such as { queue: "mail", payload: 1 }' => -> { @client.enqueue_many([{ queue: "errors" }, ["q", 1]]) },
+      '"17" is no job: pass jobs that were claimed' => -> { @client.ack_many(["17"]) },
+      "socket: 5 must be a path" => -> { Qsidecar::Client.new(socket: 5).connect },
       "request_timeout: -1 must be a number of seconds, 0 or more" => -> { Qsidecar::Client.new(request_timeout: -1) }
     }.each { |message, call| equal message, raises(ArgumentError, &call).message }
     raises(ArgumentError) { @client.enqueue("errors", 1, timeout: "soon") }
     raises(ArgumentError) { @client.claim("errors", wait: -1) }
+    nan = raises(ArgumentError) { @client.enqueue("errors", Float::NAN) }
+    equal ["the payload of a job for errors can't be JSON: NaN not allowed in JSON", nil], [nan.message[/.*not allowed in JSON/], nan.cause]
+    equal true, raises(ArgumentError) { @client.enqueue("errors", "\xff") }.message.include?("for bytes use raw: true")
     raises(ArgumentError) { @client.claim("errors", lease: Float::NAN) }
     raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: "/nonexistent/s", &:connect) }
     closed = Qsidecar::Client.new(**@options).connect

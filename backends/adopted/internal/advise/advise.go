@@ -169,7 +169,7 @@ func notGivenBack(ctx context.Context, engine backends.Adopter, q *statement.Que
 	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
 		return err
 	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
-		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back: %v", q.Queue, err))
+		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back (the first start creates the sidecar's own tables): %v", q.Queue, err))
 	case n > 0:
 		count := fmt.Sprint(n)
 		if n == lease.MostOverdue {

@@ -88,9 +88,14 @@ type effect struct {
 	rows, meet int64
 }
 
-// constraint reports what it refuses of the steps.
+// constraint reports what it refuses of the steps. If the server can't evaluate one of them, or the time is over, the others still count.
 func (t *trying) constraint(ctx context.Context, k backends.Constraint, trials []*statement.Trial) error {
 	var all []effect
+	defer func() {
+		if len(all) > 0 {
+			t.report(k, all)
+		}
+	}()
 	for _, trial := range trials {
 		st := t.statement(k, trial, func(rows, meet int64) {
 			if meet > 0 {
@@ -104,12 +109,8 @@ func (t *trying) constraint(ctx context.Context, k backends.Constraint, trials [
 			if ctx.Err() != nil || backends.Retryable(err) {
 				return err
 			}
-			t.found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't evaluate the constraint %s of %s for each %s: %v", t.q.Queue, k.Name, t.q.SQLName, trial.Doing, err))
-			return nil
+			t.found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't evaluate the constraint %s of %s for each %s: %v (if the sidecar's own tables are missing: the first start creates them)", t.q.Queue, k.Name, t.q.SQLName, trial.Doing, err))
 		}
-	}
-	if len(all) > 0 {
-		t.report(k, all)
 	}
 	return nil
 }

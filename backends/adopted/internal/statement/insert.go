@@ -58,6 +58,18 @@ func (q *Queue) Insert(j backends.NewJob, stored *string) (*backends.Statement, 
 	if j.Group != "" {
 		return nil, q.unsupported("", "a job cannot have a group, because no other state of a row can be added to its table")
 	}
+	if j.Batch != "" {
+		return nil, q.unsupported("", "a job cannot be in a batch, because the end of the job could not be noted with its row")
+	}
+	if j.Expiry.Some() {
+		return nil, q.unsupported("", backends.NoExpiry+": no time until which a job has to start can be added to its table")
+	}
+	if j.Retain > 0 {
+		return nil, q.unsupported("", backends.NoRetain+": on_ack decides what becomes of a done row")
+	}
+	if j.KeyUntilStart || j.OnConflict != backends.ConflictKeep {
+		return nil, q.unsupported("", backends.NoReplace+": nothing in its table shows which content is pending, or whether a job has started")
+	}
 	if err := q.checkRequirements(j); err != nil {
 		return nil, err
 	}

@@ -38,6 +38,8 @@ type claim struct {
 	bottom bool  // newest first: there is no other urgency
 	ids    []int64
 	found  []ready
+
+	expired int // jobs that it has ended
 }
 
 // scan is the part of a queue's ready jobs that a statement scans. MariaDB compares the end of a range only
@@ -63,9 +65,15 @@ type ready struct {
 	losses               int64
 	max, timeout         int64
 	urgency              int32
-	group                string // in which it has a slot; empty: none
-	large                bool   // its payload is fetched after it is taken
+	group                string          // in which it has a slot; empty: none
+	startBefore          session.Instant // when it expires; 0: never
+	removed              bool            // when it expires
+	retain               int64           // in ms, its own; 0 if it has none
+	large                bool            // its payload is fetched after it is taken
 }
+
+// longestRetention is that of a job in ms. An INSERT without checks can have stored a longer one.
+const longestRetention = 316_224_000_000
 
 // smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
 // are fetched after the jobs are taken.
@@ -160,10 +168,11 @@ func (c *claim) read(r *session.Result) {
 	j := ready{
 		id: r.Int(0), urgency: int32(-r.Int(1)), position: r.Int(2), size: r.Int(3), large: r.Null(4),
 		attempts: min(r.Int(5), 32767), unrecorded: r.Int(6), max: r.Int(8), timeout: r.Int(9), losses: r.Int(14), group: r.Text(15),
+		startBefore: r.Instant(17), removed: r.Int(18) != 0, retain: min(r.Int(19), longestRetention),
 	}
 	j.Job = backends.Job{
 		ID: core.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.Bytes(4), Priority: int16(r.Int(1)), Fence: r.Int(7),
-		EnqueuedAt: r.Instant(10).Time(), Key: r.Text(12), LastError: r.Text(13),
+		EnqueuedAt: r.Instant(10).Time(), Key: r.Text(12), LastError: r.Text(13), HasProgress: !r.Null(16),
 	}
 	j.Headers = core.ReadHeaders(r.Text(11))
 	c.found = append(c.found, j)
@@ -183,9 +192,9 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 	}
 	wanted := len(c.Slots) - len(c.res.Jobs)
 	found, asked := len(c.found), max(len(c.ids), len(c.found))
-	fitting, tooLarge := c.choose(p)
+	fitting, tooLarge, expired := c.choose(p, *t.Now)
 	few := c.careful != nil && c.careful.Few
-	for _, j := range slices.Concat(fitting, tooLarge) {
+	for _, j := range slices.Concat(fitting, tooLarge, expired) {
 		if few {
 			c.careful.Tried = append(c.careful.Tried, j.id)
 		}
@@ -197,6 +206,7 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 		}
 	}
 	c.failTooLarge(t, p, tooLarge)
+	c.expire(t, p, expired)
 	l := c.seen[p.Queue]
 	if l != nil {
 		for _, j := range fitting { // minus 1, so that its position is scanned again: another job can have the same one
@@ -209,7 +219,7 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 		if l != nil && l.Full {
 			l.All, l.Took = true, c.f.Now().Sub(c.sent)
 		}
-	case len(tooLarge) > 0, found < asked && !c.f.Skip: // there are free slots for other jobs, or some jobs changed since the scan
+	case len(tooLarge)+len(expired) > 0, found < asked && !c.f.Skip: // there are free slots for other jobs, or some jobs changed since the scan
 		if p.LIFO {
 			c.below--
 		}
@@ -226,8 +236,8 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 }
 
 // choose returns the found rows that fit into the claim's limits, in the queue's order, and those that no claim
-// with this configuration can return.
-func (c *claim) choose(p backends.Policy) (fitting, tooLarge []ready) {
+// with this configuration can return, and those that expired.
+func (c *claim) choose(p backends.Policy, now session.Instant) (fitting, tooLarge, expired []ready) {
 	slices.SortFunc(c.found, func(a, b ready) int {
 		order := cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
 		if p.LIFO {
@@ -236,6 +246,10 @@ func (c *claim) choose(p backends.Policy) (fitting, tooLarge []ready) {
 		return cmp.Or(cmp.Compare(a.urgency, b.urgency), order)
 	})
 	for _, j := range c.found {
+		if j.startBefore != 0 && j.startBefore <= now {
+			expired = append(expired, j)
+			continue
+		}
 		if j.size > c.MaxPayload {
 			tooLarge = append(tooLarge, j)
 			continue
@@ -247,7 +261,7 @@ func (c *claim) choose(p backends.Policy) (fitting, tooLarge []ready) {
 		c.left -= j.size
 		fitting = append(fitting, j)
 	}
-	return fitting, tooLarge
+	return fitting, tooLarge, expired
 }
 
 // finishQueue handles a queue that returned all its ready jobs. If jobs were given back behind the heads since

@@ -32,12 +32,12 @@ type Finder struct {
 	latest  int64     // the latest time that the server returned, in µs
 }
 
-// SQL are the statements of ../../sql/claim.sql, and three of ../../sql/write.sql.
+// SQL are the statements of ../../sql/claim.sql, and some of ../../sql/write.sql.
 type SQL struct {
-	Claim, ClaimUnlocked, ClaimLIFO, ClaimLIFOUnlocked, NextUrgency, Urgency, LockReady, LockQueue, Status, Take, Payloads, Bury string
-	Position, Probe                                                                                                              string
+	Claim, ClaimUnlocked, ClaimLIFO, ClaimLIFOUnlocked, NextUrgency, Urgency, LockReady, LockQueue, Status, Take, Payloads, Bury, Expire string
+	Position, Probe                                                                                                                      string
 
-	InsertFailures, InsertPrunable, NoteGroup string
+	InsertFailures, InsertPrunable, NoteGroup, DeleteDone, DeleteFailures string
 }
 
 // Tx is how claims use a transaction.

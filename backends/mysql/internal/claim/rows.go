@@ -3,7 +3,9 @@ package claim
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -15,6 +17,7 @@ import (
 type claimGroup struct {
 	host                int64
 	max, timeout, lease int64
+	keep                int64 // if it is done, in ms
 	uncounted, prefetch bool
 }
 
@@ -38,6 +41,9 @@ func (c *claim) assign(t Tx, p backends.Policy, rows []ready) {
 		r.Alone = slots[i].Alone(r.Attempt, r.MaxAttempts, int(r.losses))
 		r.Fence = NextFence(r.Fence, *t.Now)
 		r.Timeout = cmp.Or(core.FromMS(r.timeout), p.Timeout)
+		if r.startBefore != 0 {
+			r.StartWithin = time.Duration(min(int64(r.startBefore-*t.Now), int64(math.MaxInt64/time.Microsecond))) * time.Microsecond
+		}
 		if r.large {
 			large[r.id] = len(c.res.Jobs)
 		}
@@ -63,7 +69,7 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
 		alone := slot.Alone(int(r.attempts)+1, int(limit), int(r.losses))
 		a := claimGroup{
-			host: int64(slot.Token.Sidecar), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
+			host: int64(slot.Token.Sidecar), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0), keep: max(core.MS(p.RetainDone), r.retain),
 			uncounted: slot.Uncounted(int(r.unrecorded), int(limit), alone), prefetch: slot.Prefetch || alone,
 		}
 		worker := slot.Worker
@@ -103,7 +109,7 @@ func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 		workers = session.Part{SQL: "NULLIF(ELT(INTERVAL(id, " + session.List(g.id) + "), " + of.SQL + "), '')", Args: of.Args}
 	}
 	t.Add(c.f.SQL.Take, int64(c.sidecar), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
-		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
+		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(a.keep), session.Positive(core.MS(p.RetainDead)),
 		session.Positive(a.lease), deadline, due, a.host, table.Among(g.id, g.number), workers, session.IDs(g.id))
 }
 
@@ -126,5 +132,37 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		if r.group != "" {
 			t.Add(c.f.SQL.NoteGroup, p.Queue, []byte(r.group))
 		}
+	}
+}
+
+// expire ends jobs whose time to start is over. Like failTooLarge it leaves the rows of their keys alone, so a job with a key
+// becomes dead even if it has to be deleted. Retention deletes it soon.
+func (c *claim) expire(t Tx, p backends.Policy, rows []ready) {
+	for _, r := range rows {
+		*t.Wrote = true
+		c.res.Failed.Add(p.Queue, backends.CauseExpired, !r.removed)
+		if r.group != "" {
+			t.Add(c.f.SQL.NoteGroup, p.Queue, []byte(r.group))
+		}
+		if r.removed && r.Key == "" {
+			t.Add(c.f.SQL.DeleteDone, session.IDs([]int64{r.id}))
+			if r.LastError != "" {
+				t.Add(c.f.SQL.DeleteFailures, session.IDs([]int64{r.id}))
+			}
+			continue
+		}
+		keep := core.MS(p.RetainDead)
+		if r.removed {
+			keep = 1
+		}
+		fence, expires := NextFence(r.Fence, *t.Now), t.Now.After(keep)
+		t.Add(c.f.SQL.Expire, fence, session.Positive(keep), *t.Now, expires, backends.ExpiredMessage, r.id)
+		t.Add(c.f.SQL.InsertFailures, r.id, fence, r.attempts, string(backends.CauseExpired), backends.ExpiredMessage, *t.Now)
+		if expires != 0 {
+			t.Add(c.f.SQL.InsertPrunable, expires, r.id)
+		}
+	}
+	if c.expired += len(rows); c.expired >= core.MostExpired {
+		c.res.More = true
 	}
 }

@@ -219,6 +219,12 @@ func (d Dialect) IntArg(n int) string { return mark(markNumber, n) }
 // TextArg implements backends.Dialect.
 func (d Dialect) TextArg(n int) string { return mark(markText, n) }
 
+// KeyIs is the condition that a row of qsidecar_keys has the queue and the key that are two arguments. The key's column has its bytes. Without
+// a conversion the server would convert the column of the queue.
+func (d Dialect) KeyIs(queue, key int) string {
+	return "queue = CONVERT(varchar(128), " + d.TextArg(queue) + ") AND name = CONVERT(varbinary(510), " + d.TextArg(key) + ")"
+}
+
 // bare returns a text without its column's padding.
 func (w writtenAs) bare(expression string) string {
 	if w.padded {

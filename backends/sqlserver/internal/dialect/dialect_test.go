@@ -3,6 +3,7 @@ package dialect
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -99,6 +100,22 @@ func TestNULLs(t *testing.T) {
 	for letter, want := range map[string]any{markNumber: sql.NullInt64{}, markText: sql.NullString{}, markBytes: []byte(nil)} {
 		if _, value, err := argument(letter, nil); err != nil || fmt.Sprintf("%T", value) != fmt.Sprintf("%T", want) {
 			t.Errorf("the mark %q: a NULL of the type %T, want %T (%v)", letter, value, want, err)
+		}
+	}
+}
+
+// TestPrimaryKeys shows that a statement of all engines by a primary key names no index of that name.
+func TestPrimaryKeys(t *testing.T) {
+	t.Parallel()
+	g := Dialect{Schema: "qsidecar"}
+	for got, want := range map[string]string{
+		g.UpdateByKey("t", "PRIMARY", "n = 1", "id = 2"):                                "UPDATE j SET n = 1 FROM t AS j WITH (FORCESEEK, ROWLOCK) WHERE id = 2",
+		g.DeleteByKey("t", "PRIMARY", "id = 2"):                                         "DELETE j FROM t AS j WITH (FORCESEEK, ROWLOCK) WHERE id = 2",
+		g.SelectByKey("n", "t", "PRIMARY", "id = 2", "", false):                         "SELECT n FROM t WITH (FORCESEEK, UPDLOCK, ROWLOCK) WHERE id = 2",
+		strings.ReplaceAll(strings.ReplaceAll(g.KeyIs(1, 2), "\x00w", "@"), "\x00", ""): "queue = CONVERT(varchar(128), @1) AND name = CONVERT(varbinary(510), @2)",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }

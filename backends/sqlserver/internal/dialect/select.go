@@ -37,7 +37,7 @@ func (d Dialect) byIndex(index, hints string) string {
 	switch {
 	case !d.hints():
 		return hints
-	case index == "":
+	case index == "" || index == "PRIMARY": // MySQL's name of a primary key
 		return "FORCESEEK, " + hints
 	}
 	return "INDEX (" + d.Name(index) + "), FORCESEEK, " + hints

@@ -1,4 +1,4 @@
--- parameters: @around_prune bigint, @around_owners bigint, @around_schedules bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
+-- parameters: @around_prune bigint, @around_owners bigint, @around_schedules bigint, @around_batches bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
 -- result sets: 5
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -12,6 +12,8 @@ SELECT @now AS now,
     WHERE j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
   (SELECT TOP (1) j.due_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
+  (SELECT TOP (1) j.start_before FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), READPAST, READCOMMITTEDLOCK)
+    WHERE j.start_before IS NOT NULL AND j.claimed_at IS NULL AND j.finished_at IS NULL ORDER BY j.start_before) AS expire_at,
   CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
   (SELECT TOP (1) j.prune_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_prunable), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND j.prune_at IS NOT NULL AND j.prune_at <= @now ORDER BY j.prune_at) AS expired,
@@ -20,7 +22,12 @@ SELECT @now AS now,
     (SELECT TOP (1) @now FROM [qsidecar].qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys,
   (SELECT TOP (1) x.next_at FROM [qsidecar].qsidecar_schedules AS x WITH (INDEX (qsidecar_schedules_next), READPAST, READCOMMITTEDLOCK)
-    WHERE x.next_at IS NOT NULL AND x.adopted <= @around_schedules ORDER BY x.next_at) AS fire_at
+    WHERE x.next_at IS NOT NULL AND x.adopted <= @around_schedules ORDER BY x.next_at) AS fire_at,
+  CASE WHEN @around_batches = 1 AND (EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batch_notes AS n WITH (READPAST, READCOMMITTEDLOCK))
+    OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'closed')
+    OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'cancelling')
+    OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_expire), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches
 OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;

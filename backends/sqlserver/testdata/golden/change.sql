@@ -1,4 +1,4 @@
--- parameters: @change_queue varchar(128), @change_ids nvarchar(max), @change_set bigint, @change_priority bigint, @change_mode bigint, @change_delay bigint, @change_at datetime2(6), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- parameters: @change_queue varchar(128), @change_ids nvarchar(max), @change_set bigint, @change_priority bigint, @change_mode bigint, @change_delay bigint, @change_within bigint, @change_at datetime2(6), @mark_handle bigint, @mark_lane int, @mark_number bigint
 -- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -12,6 +12,7 @@ SET @change_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @change TABLE (id bigint NOT NULL PRIMARY KEY, n int NOT NULL, due datetime2(6) NULL);
 INSERT INTO @change (id, n, due)
 SELECT j.id, x.n, CASE
+    WHEN @change_mode = 1 AND @change_within > 0 AND DATEADD(second, CONVERT(int, @change_within / 1000), DATEADD(millisecond, CONVERT(int, @change_within % 1000), j.enqueued_at)) < DATEADD(second, CONVERT(int, @change_delay / 1000), DATEADD(millisecond, CONVERT(int, @change_delay % 1000), @now)) THEN DATEADD(second, CONVERT(int, @change_within / 1000), DATEADD(millisecond, CONVERT(int, @change_within % 1000), j.enqueued_at))
     WHEN @change_mode = 1 THEN DATEADD(second, CONVERT(int, @change_delay / 1000), DATEADD(millisecond, CONVERT(int, @change_delay % 1000), @now))
     WHEN @change_mode = 2 THEN @change_at
     ELSE j.run_at END

@@ -38,7 +38,7 @@ BEGIN
   END;
   IF @claim_highest = @claim_lowest
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND NOT EXISTS (SELECT 1 FROM @claim_except AS e WHERE e.id = j.id) AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
@@ -46,7 +46,7 @@ BEGIN
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND NOT EXISTS (SELECT 1 FROM @claim_except AS e WHERE e.id = j.id) AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
@@ -84,7 +84,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
   attempts = j.attempts + 1 - CASE WHEN (s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL) AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, prefetched = CASE WHEN (s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL) AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
-  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = CASE WHEN j.retain_ms > COALESCE(p.retention_done_ms, 0) THEN j.retain_ms ELSE p.retention_done_ms END, retention_dead_ms = p.retention_dead_ms,
   token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = CASE WHEN j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL THEN NULL ELSE s.worker END,
   deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
   due_at = CASE WHEN s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL THEN NULL WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
@@ -96,7 +96,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id

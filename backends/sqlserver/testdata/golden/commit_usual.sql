@@ -1,4 +1,4 @@
--- parameters: @store_jobs nvarchar(max), @store_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- parameters: @store_jobs nvarchar(max), @store_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @ack_all bigint, @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
 -- result sets: 7
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -11,17 +11,20 @@ DECLARE @store_base bigint;
 SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
-  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
-INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size)
+  max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
+  start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL);
+INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, start_before, within_ms, on_expiry, dead_ms, retain_ms)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
-  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size, x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms
 FROM OPENJSON(@store_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint) AS x;
-INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
+  headers nvarchar(max), start bigint, size bigint, start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint) AS x;
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
 SELECT @store_base + x.n, @store_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
+  CASE WHEN x.within_ms IS NULL THEN x.start_before WHEN x.due >= '9900-01-01' THEN '9999-12-31 23:59:59.999'
+  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms,
   SUBSTRING(@store_blob, x.start + 1, x.size)
 FROM @store AS x;
 SET @wrote = @wrote + 1;
@@ -40,7 +43,7 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
@@ -50,7 +53,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
@@ -102,7 +105,7 @@ BEGIN
   END;
   IF @claim_highest = @claim_lowest
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
@@ -110,7 +113,7 @@ BEGIN
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
-    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
+    SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
@@ -148,7 +151,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
   attempts = j.attempts + 1 - CASE WHEN (s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL) AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, prefetched = CASE WHEN (s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL) AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
-  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = CASE WHEN j.retain_ms > COALESCE(p.retention_done_ms, 0) THEN j.retain_ms ELSE p.retention_done_ms END, retention_dead_ms = p.retention_dead_ms,
   token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = CASE WHEN j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL THEN NULL ELSE s.worker END,
   deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
   due_at = CASE WHEN s.prefetched = 1 OR j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL THEN NULL WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
@@ -160,7 +163,7 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id

@@ -13,9 +13,9 @@ DECLARE @retry TABLE (
   id bigint NOT NULL PRIMARY KEY, n int NOT NULL, finished_at datetime2(6) NOT NULL, name varbinary(510) NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
 INSERT INTO @retry (id, n, finished_at, name, [key])
-SELECT r.id, ROW_NUMBER() OVER (ORDER BY r.finished_at, r.id) - 1, r.finished_at, CONVERT(varbinary(510), r.[key]), r.[key]
+SELECT r.id, ROW_NUMBER() OVER (ORDER BY r.finished_at, r.id) - 1, r.finished_at, CASE WHEN r.key_state IS NULL THEN CONVERT(varbinary(510), r.[key]) END, r.[key]
 FROM (
-  SELECT TOP (@retry_limit) j.id, j.finished_at, j.[key]
+  SELECT TOP (@retry_limit) j.id, j.finished_at, j.[key], j.key_state
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, UPDLOCK, ROWLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue = @retry_queue AND j.state = 'dead'
     AND j.finished_at >= @retry_at AND (j.finished_at > @retry_at OR j.id > @retry_id)
@@ -44,7 +44,7 @@ FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0

@@ -13,7 +13,7 @@ DECLARE @retry TABLE (
   id bigint NOT NULL PRIMARY KEY, n int NOT NULL, finished_at datetime2(6) NOT NULL, name varbinary(510) NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
 INSERT INTO @retry (id, n, finished_at, name, [key])
-SELECT j.id, x.n, j.finished_at, CONVERT(varbinary(510), j.[key]), j.[key]
+SELECT j.id, x.n, j.finished_at, CASE WHEN j.key_state IS NULL THEN CONVERT(varbinary(510), j.[key]) END, j.[key]
 FROM OPENJSON(@retry_ids) WITH (n int, id bigint) AS x
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @retry_queue AND j.state = 'dead'
@@ -40,7 +40,7 @@ FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0

@@ -35,7 +35,7 @@ BROKEN = [
     ("lock_due", "INDEX (qsidecar_due)", "INDEX (qsidecar_keys_job)", "has no index"),
     ("promote", "READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id", "ROWLOCK) ON r.id", "the rows are not locked"),
     ("prune_keys", "FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.queue", "FORCESEEK) ON r.queue", "the rows are not locked"),
-    ("claim", "j.position, DATALENGTH(j.payload)", "j.position, 0", "the rows are not locked"),
+    ("claim", "j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END", "j.position, 0", "the rows are not locked"),
     ("lock_due", "OPTION (KEEPFIXED PLAN)", "", "compiled again"),
     ("seal", "UPDATE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "MERGE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "cannot be read"),
     ("pause", "WHERE queue = @pause_queue;", "WHERE paused = 0;", "not by primary key"),

@@ -16,6 +16,7 @@ HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEA
 WALKS = {
     ("qsidecar_scheduled", None): "its first row is all that is wanted",
     ("qsidecar_due", None): "its first row is all that is wanted",
+    ("qsidecar_expiring", None): "its first row is all that is wanted",
     ("qsidecar_owned", "queue"): "no more rows are claimed than there are workers",
     ("qsidecar_ready", "count"): "an estimate, at most every ten seconds",
     ("qsidecar_delayed", "count"): "an estimate, at most every ten seconds",

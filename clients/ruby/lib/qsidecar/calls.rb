@@ -56,6 +56,7 @@ module Qsidecar
     # first one.
     def repeatable?
       return false if ONCE.include?(@op) || @only || @abandoned
+      return !@fields[:key].nil? if @op == "open_batch"
       return true unless @op == "enqueue"
 
       (@fields[:jobs] || [@fields]).all? { |job| job[:key] }

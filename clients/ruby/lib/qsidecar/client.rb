@@ -5,7 +5,7 @@ require "socket"
 module Qsidecar
   # The result of an enqueue: the job's id, whether its key was already known, and if so the state
   # of the first job.
-  Enqueued = Struct.new(:id, :duplicate, :state)
+  Enqueued = Struct.new(:id, :duplicate, :state, :outcome)
 
   # A client of the sidecar of this host: one connection, which reconnects if it breaks. Any number
   # of threads can use it. After a fork the child can use it too and gets its own connection. It
@@ -15,6 +15,8 @@ module Qsidecar
   #
   # Time spans are in seconds and can be Floats.
   class Client
+    include Waiting
+
     SETTLES = %w[ack nack extend].freeze
     private_constant :SETTLES
 
@@ -76,12 +78,22 @@ module Qsidecar
     # JSON. With raw: true it is a String whose bytes are stored. delay is in seconds, run_at is a
     # Time. key makes the enqueue safe to repeat. headers is a Hash of Strings. timeout (seconds)
     # limits one run. Jobs of the queue with the same group run one at a time and in order, or as many
-    # at once as the queue's group_limit allows. It raises UnknownOutcome only without a key.
-    # request_timeout is the time limit of this call.
+    # at once as the queue's group_limit allows. batch is the id of an open batch. No run starts at start_before (a Time) or later, or
+    # start_within seconds after the job is ready first. on_expiry is what becomes of a job that didn't
+    # start in time: :dead or :delete. The done job is kept for retain seconds at least, so that others
+    # find its result. With key_until: :start the key returns the job only until a worker has it, so that a repeated enqueue can store a second
+    # job. on_conflict is what becomes of the job if the key returns another one: :keep (it isn't stored),
+    # :replace (the other one gets its payload, headers and time; while that runs, it waits for the end)
+    # or :debounce (the same, and the other one waits for delay again, but at most debounce_max seconds
+    # after it was stored). The outcome of the Enqueued is then "replaced" or "pending". It raises
+    # UnknownOutcome only without a key. request_timeout is the time limit of this call.
     def enqueue(queue, payload, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-                max_attempts: nil, timeout: nil, group: nil, request_timeout: nil)
+                max_attempts: nil, timeout: nil, group: nil, batch: nil, start_before: nil, start_within: nil, on_expiry: nil,
+                retain: nil, key_until: nil, on_conflict: nil, debounce_max: nil, request_timeout: nil)
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, delay: delay, run_at: run_at, key: key,
-                       headers: headers, max_attempts: max_attempts, timeout: timeout, group: group)
+                       headers: headers, max_attempts: max_attempts, timeout: timeout, group: group, batch: batch,
+                       start_before: start_before, start_within: start_within, on_expiry: on_expiry, retain: retain,
+                       key_until: key_until, on_conflict: on_conflict, debounce_max: debounce_max)
       return Client.inline.enqueue([job]).first if Client.inline
 
       Client.enqueued(send_request("enqueue", job, limit: request_timeout)["job"])
@@ -90,7 +102,7 @@ module Qsidecar
     # enqueue_many stores 1 to 1000 jobs, all or none. Each is a Hash of enqueue's arguments: {
     # queue: "mail", payload: {…}, key: "…" }. It returns a list of Enqueued.
     def enqueue_many(jobs, request_timeout: nil)
-      jobs = jobs.map { |job| Fields.job(**job) }
+      jobs = Fields.jobs(jobs)
       return Client.inline.enqueue(jobs) if Client.inline
 
       send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
@@ -104,6 +116,24 @@ module Qsidecar
     # start of a program can make it.
     def schedule(name, cron = nil, **definition)
       send_request("schedule", Fields.schedule(name, cron, **definition))["declared"]["outcome"]
+    end
+
+    # batch opens a batch of jobs. When they have ended, the callback is stored, exactly once over all hosts:
+    #
+    #   client.batch(on_success: ["reports", { day: 7 }]) { |batch| batch.enqueue("thumbnails", { image: 17 }) }
+    #
+    # The callback is a queue and a payload, or a Hash of enqueue's arguments: on_success is stored when all
+    # jobs are done, on_finish when all have ended. The end of the block closes the batch. An exception in it
+    # leaves the batch open. key: a second batch of the callback's queue with it is this one. of: the id of
+    # the batch of which the callback is a job. It returns a Batch.
+    def batch(on_success: nil, on_finish: nil, key: nil, of: nil)
+      fields = Fields.batch(on_success, on_finish, key, of)
+      batch = Batch.new(self, fields[:queue], send_request("open_batch", fields)["batch"]["id"])
+      if block_given?
+        yield batch
+        batch.close
+      end
+      batch
     end
 
     # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
@@ -125,8 +155,10 @@ module Qsidecar
     # ack, nack and extend_lease implement Job#ack, Job#nack and Job#extend.
     def ack(job, result: nil, enqueue: nil)
       fields = { lease: job.lease }
+      raise ArgumentError, "result: takes a String, not #{result.class}: convert it, such as with to_json" unless result.nil? || result.is_a?(String)
+
       fields[:result] = result.b if result
-      fields[:enqueue] = enqueue.map { |more| Fields.job(**more) } if enqueue && !enqueue.empty?
+      fields[:enqueue] = Fields.jobs(enqueue) if enqueue && !enqueue.empty?
       settle(job, "ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
     end
 
@@ -139,6 +171,11 @@ module Qsidecar
       fields = { lease: job.lease }
       fields[:lease_ms] = Fields.ms(:lease, seconds) if seconds
       send_request("extend", fields)
+      nil
+    end
+
+    def report_progress(job, done, total, data) # :nodoc:
+      send_request("progress", { lease: job.lease, done: done, total: total, data: data&.b }.compact)
       nil
     end
 
@@ -211,7 +248,7 @@ module Qsidecar
     end
 
     def self.enqueued(reply)
-      Enqueued.new(reply["id"], reply["duplicate"] || false, reply["state"])
+      Enqueued.new(reply["id"], reply["duplicate"] || false, reply["state"], reply["outcome"])
     end
 
     # session returns this process's session.
@@ -277,7 +314,7 @@ module Qsidecar
       seconds = Float(text, exception: false)
       return seconds if seconds&.between?(0.001, 1e9)
 
-      raise ArgumentError, "QSIDECAR_ENQUEUE_TIMEOUT=#{text} isn't a number of seconds"
+      raise ArgumentError, "QSIDECAR_ENQUEUE_TIMEOUT=#{text} isn't a number of seconds: write it without a unit, such as 2 or 0.5"
     end
 
     def send_repeatedly(current, op, fields, how)
@@ -302,7 +339,7 @@ module Qsidecar
     def transient?(op, fields, error, wait_ends)
       return Call.new(op, fields).repeatable? if error.is_a?(UnknownOutcome)
 
-      SETTLES.include?(op) || (op == "claim" && wait_ends)
+      SETTLES.include?(op) || op == "progress" || (op == "claim" && wait_ends)
     end
 
     # left returns the rest of the caller's time, or of a claim's own wait.
@@ -312,6 +349,9 @@ module Qsidecar
     end
 
     def settle_many(op, jobs, fields)
+      other = jobs.find { |job| !job.respond_to?(:lease) }
+      raise ArgumentError, "#{other.inspect} is no job: pass jobs that were claimed" if other
+
       lost = send_request(op, { leases: jobs.map(&:lease), **fields })["lost"]
       lost_jobs, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
       done.each(&:settled!)
@@ -326,7 +366,7 @@ module Qsidecar
     # The limits of the protocol, in seconds.
     TEN_YEARS = 10 * 366 * 86_400
     MAX_WEIGHT = 1000 # of a queue
-    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS,
+    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, start_within: 0.001..TEN_YEARS, retain: 0.001..TEN_YEARS, debounce_max: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS,
               every: 1..366 * 86_400, splay: 1..86_400 }.freeze
     private_constant :TEN_YEARS, :SPANS
 
@@ -358,7 +398,8 @@ module Qsidecar
     end
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
-            max_attempts: nil, timeout: nil, group: nil)
+            max_attempts: nil, timeout: nil, group: nil, batch: nil, start_before: nil, start_within: nil, on_expiry: nil, retain: nil,
+            key_until: nil, on_conflict: nil, debounce_max: nil)
       out = { queue: Codec.text(queue), payload: bytes(queue, payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
@@ -368,7 +409,29 @@ module Qsidecar
       out[:max_attempts] = max_attempts if max_attempts
       out[:timeout_ms] = ms(:timeout, timeout) if timeout
       out[:group] = Codec.text(group) if group
-      out
+      out[:batch] = Codec.text(batch) if batch
+      out[:retain_ms] = ms(:retain, retain) if retain
+      out[:key_until] = Codec.text(key_until) if key_until
+      out[:on_conflict] = Codec.text(on_conflict) if on_conflict
+      out[:debounce_max_ms] = ms(:debounce_max, debounce_max) if debounce_max
+      out.merge(expiry(start_before, start_within, on_expiry))
+    end
+
+    # expiry returns the fields of the time until which a job has to start.
+    def expiry(start_before, start_within, on_expiry)
+      raise ArgumentError, "give start_before or start_within, and not both" if start_before && start_within
+
+      { start_before: start_before && instant(start_before, nil, "start_before"), start_within_ms: start_within && ms(:start_within, start_within),
+        on_expiry: on_expiry && Codec.text(on_expiry) }.compact
+    end
+
+    # jobs returns the fields of several jobs.
+    def jobs(list)
+      list.each_with_index.map do |job, i|
+        raise ArgumentError, "job #{i} is #{job.inspect}, must be a Hash such as { queue: \"mail\", payload: 1 }" unless job.is_a?(Hash)
+
+        job(**job)
+      end
     end
 
     # schedule returns the fields of a declaration. Without a payload, the jobs have no bytes.
@@ -383,16 +446,30 @@ module Qsidecar
       { queue: job.delete(:queue), schedule: { **texts, **numbers, **job } }
     end
 
+    # batch returns the fields of a new batch.
+    def batch(on_success, on_finish, key, of)
+      raise ArgumentError, "batch: give on_success or on_finish" if on_success.nil? == on_finish.nil?
+
+      callback = on_success || on_finish
+      callback = { queue: callback[0], payload: callback[1] } if callback.is_a?(Array) && callback.size == 2
+      raise ArgumentError, "batch: the callback must be a queue and a payload, or a Hash" unless callback.is_a?(Hash)
+
+      wrong = %i[key delay run_at batch] & callback.keys
+      raise ArgumentError, "batch: the callback has no #{wrong.first}" unless wrong.empty?
+
+      { **job(**callback), on: on_success ? "success" : "finish", **{ key: key, batch: of }.compact.transform_values { |v| Codec.text(v) } }
+    end
+
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
-    def instant(run_at, delay)
+    def instant(at, delay, name = "run_at")
       raise ArgumentError, "delay and run_at exclude each other" if delay
 
-      unless run_at.respond_to?(:to_r) && !run_at.is_a?(String)
-        raise ArgumentError, "run_at: #{run_at.inspect} must be a Time or a number of seconds since 1970"
+      unless at.respond_to?(:to_r) && !at.is_a?(String)
+        raise ArgumentError, "#{name}: #{at.inspect} must be a Time or a number of seconds since 1970"
       end
 
-      ms = (run_at.to_r * 1000).ceil
-      raise ArgumentError, "run_at: #{run_at.inspect} must be in the years 1970 to 9999" unless (0..253_402_300_799_999).cover?(ms)
+      ms = (at.to_r * 1000).ceil
+      raise ArgumentError, "#{name}: #{at.inspect} must be in the years 1970 to 9999" unless (0..253_402_300_799_999).cover?(ms)
 
       ms
     end
@@ -421,7 +498,8 @@ module Qsidecar
       raise ArgumentError,
             "the payload of a job for #{queue} has a value of the class #{other}, which JSON lacks: convert it, or define its to_json"
     rescue JSON::JSONError, EncodingError => e
-      raise ArgumentError, "the payload of a job for #{queue} can't be JSON (for bytes use raw: true): #{e.message}"
+      hint = " (for bytes use raw: true)" unless e.message.match?(/not allowed in JSON|nesting/)
+      raise ArgumentError, "the payload of a job for #{queue} can't be JSON#{hint}: #{e.message.sub(/\A\d+: /, "")}", cause: nil
     end
 
     # The modules whose to_json stores the to_s of any object. Those of Active Support call the first one here.

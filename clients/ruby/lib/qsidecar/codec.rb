@@ -57,7 +57,7 @@ module Qsidecar
       def plain(map)
         map.each_with_object({}) do |(field, value), out|
           case field
-          when :payload, :result
+          when :payload, :result, :data
             s = value.dup.force_encoding(Encoding::UTF_8)
             s.valid_encoding? ? out[field] = s : out["#{field}_b64"] = [value].pack("m0")
           when :jobs, :enqueue then out[field] = value.map { |job| plain(job) }

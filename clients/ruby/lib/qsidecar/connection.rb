@@ -43,6 +43,9 @@ module Qsidecar
     # the usual ones. Raises ArgumentError for a URL: no socket has such a name, and the system would only report that.
     def self.sockets(named = nil)
       named ||= ENV["QSIDECAR_SOCKET"]
+      named = named.to_path if named.respond_to?(:to_path)
+      raise ArgumentError, "socket: #{named.inspect} must be a path" unless named.nil? || named.is_a?(String)
+
       url = SOCKET_URL.match(named.to_s)
       raise ArgumentError, "the socket #{named} is not a path: write #{url[:path].to_s.empty? ? "/run/qsidecar/qsidecar.sock" : url[:path]}" if url
       return [named] unless named.nil? || named.empty?
@@ -125,14 +128,15 @@ module Qsidecar
     # close the connection.
     def encode(request, largest)
       if largest && @max_payload && largest > @max_payload
-        raise TooLarge, "#{request[:op]} was not sent: a payload has #{largest} bytes and the sidecar takes #{@max_payload} at most (max_payload)"
+        raise TooLarge, "#{request[:op]} was not sent: a payload has #{largest} bytes and the sidecar takes #{@max_payload} at most (max_payload): store the data elsewhere and send its address"
       end
 
       frame = @codec.encode(request)
       size = @codec.size(frame)
       return frame unless @max_frame && size > @max_frame
 
-      raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)"
+      raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)" \
+                      ": store the data elsewhere and send its address, or raise max_frame in the sidecar's config"
     end
 
     # writing? is whether this thread is in the middle of a write.

@@ -1,6 +1,19 @@
 # frozen_string_literal: true
 
 module Qsidecar
+  # How far a job was when its worker last reported it. done and total are as reported, or nil. raw is
+  # the bytes of its data. at is a Time: when the sidecar stored it.
+  Progress = Struct.new(:done, :total, :raw, :at) do
+    def self.of(fields, raw) # :nodoc:
+      new(fields["done"], fields["total"], raw || "".b, Time.at(fields["at"] / 1000r))
+    end
+
+    # data parses the data as JSON. It is nil if there are no bytes.
+    def data
+      raw.empty? ? nil : JSON.parse(raw.dup.force_encoding(Encoding::UTF_8))
+    end
+  end
+
   # A job that was claimed. Settle it once, by ack or nack.
   class Job
     # Fields from the sidecar. id, queue and key are Strings. fence grows with each delivery of the
@@ -20,8 +33,12 @@ module Qsidecar
     # The payload's bytes, a String of binary encoding.
     attr_reader :raw
 
-    def initialize(client, fields, raw)
+    # What an earlier attempt reported last, a Progress, or nil: continue there.
+    attr_reader :last_progress
+
+    def initialize(client, fields, raw, last_progress = nil)
       @client = client
+      @last_progress = last_progress
       @raw = raw || "".b
       @id, @queue, @lease, @attempt, @max_attempts, @fence, @priority, @key, @last_error =
         fields.values_at("id", "queue", "lease", "attempt", "max_attempts", "fence", "priority", "key", "last_error")
@@ -72,6 +89,14 @@ module Qsidecar
     # It raises LeaseLost. (It is not Object#extend.)
     def extend(seconds = nil)
       @client.extend_lease(self, seconds)
+    end
+
+    # progress reports how far the job is, in any unit, with any JSON values by name, or raw bytes: 4 KiB at
+    # most. The sidecar stores the last report of a job about once a second, and last_progress of the next
+    # attempt has it. It raises LeaseLost.
+    def progress(done = nil, total = nil, raw: nil, **data)
+      checkpoint
+      @client.report_progress(self, done, total, raw || (data.empty? ? nil : JSON.generate(data)))
     end
 
     # settled? is whether an ack or nack has been answered.

@@ -52,6 +52,7 @@ module Qsidecar
 
       case call.op
       when "claim" then claimed(link, call, reply)
+      when "wait" then reply["ended"]&.each { |job| job["result"] = link.bytes(job, "result") }
       when "ack", "nack" then @held.forget(call.leases)
       when "extend" then extended(link, call, reply)
       when "bye" # the sidecar closes the connection, and the client opens no other
@@ -61,7 +62,10 @@ module Qsidecar
     end
 
     def claimed(link, call, reply)
-      reply["jobs"] = reply["jobs"].map { |job| Job.new(@client, job, link.bytes(job, "payload")) }
+      reply["jobs"] = reply["jobs"].map do |job|
+        progress = job["progress"]
+        Job.new(@client, job, link.bytes(job, "payload"), progress && Progress.of(progress, link.bytes(progress, "data")))
+      end
       if call.abandoned
         return_jobs(reply["jobs"])
       elsif call.claim[:lease_ms].nil?

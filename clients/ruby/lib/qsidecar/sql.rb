@@ -42,13 +42,21 @@ module Qsidecar
     # INSERT supports. With a key, a second job with the same key is not stored. The key is
     # remembered for at least key_ttl seconds. wake (PostgreSQL) wakes waiting workers when the
     # transaction commits. Without it, the commits of many producers do not wait for the global lock
-    # of NOTIFY. schema is where the sidecar keeps its tables on PostgreSQL. It returns an Enqueued.
+    # of NOTIFY. The queue's start_within doesn't apply: give the job's own. schema is where the
+    # sidecar keeps its tables on PostgreSQL. key_until: :start, on_conflict: :replace and :debounce need
+    # Client#enqueue after the commit. A worker can claim the first job before this transaction ends,
+    # and then it has not seen its changes. It returns an Enqueued.
     def enqueue(connection, queue, payload, raw: false, priority: nil, headers: nil, max_attempts: nil, delay: nil,
-                run_at: nil, key: nil, key_ttl: 600, group: nil, wake: true, schema: "qsidecar")
+                run_at: nil, key: nil, key_ttl: 600, group: nil, start_before: nil, start_within: nil, on_expiry: nil,
+                retain: nil, key_until: nil, on_conflict: nil, wake: true, schema: "qsidecar")
       raise ArgumentError, "give delay or run_at, and not both" if delay && run_at
 
+      refuse(:key_until, key_until, "finish")
+      refuse(:on_conflict, on_conflict, "keep")
+
       job = Fields.job(queue: queue, payload: payload, raw: raw, priority: priority, headers: headers,
-                       max_attempts: max_attempts, delay: delay, run_at: run_at, key: key, group: group)
+                       max_attempts: max_attempts, delay: delay, run_at: run_at, key: key, group: group,
+                       start_before: start_before, start_within: start_within, on_expiry: on_expiry, retain: retain)
       return Client.inline.enqueue([job]).first if Client.inline
       raise ArgumentError, "schema is a plain name, not #{schema.inspect}" unless /\A[A-Za-z_]\w*\z/.match?(schema)
 
@@ -56,6 +64,13 @@ module Qsidecar
       engine = engine(connection)
       query = ->(statement, values) { send(:"run_#{engine}", connection, statement, values) }
       store(query, engine, job, schema, Fields.ms(:key_ttl, key_ttl), wake && !delay && !run_at)
+    end
+
+    # refuse rejects a value of an option that needs more than a plain INSERT.
+    def refuse(option, value, allowed)
+      return if value.nil? || value.to_s == allowed
+
+      raise ArgumentError, "#{option}: #{value.inspect} can't hold in your own transaction: commit it, and use Client#enqueue"
     end
 
     # engine determines the engine by the class of the connection or its ancestors.
@@ -91,8 +106,19 @@ module Qsidecar
       all << ["run_at", dialect.run_at, job[:run_at]] if job[:run_at]
       all << [dialect.key, "%<slot>s", job[:key]] if job[:key]
       all << ["group_name", "%<slot>s", job[:group]] if job[:group]
+      all << ["retain_ms", "%<slot>s", job[:retain_ms]] if job[:retain_ms]
+      all << ["on_expiry", "%<slot>s", job[:on_expiry]] if job[:on_expiry]
       all << ["id", "%<slot>s", id] if id
-      all
+      all + start_before(dialect, job)
+    end
+
+    # start_before returns the column of the time until which the job has to start.
+    def start_before(dialect, job)
+      return [["start_before", dialect.run_at, job[:start_before]]] if job[:start_before]
+      return [] unless (within = job[:start_within_ms])
+      return [["start_before", dialect.run_at, [job[:run_at], (Time.now.to_f * 1000).ceil].max + within]] if job[:run_at]
+
+      [["start_before", dialect.delay, (job[:delay_ms] || 0) + within]]
     end
 
     # Each run_… runs a statement and returns the first row of its result.
@@ -118,6 +144,6 @@ module Qsidecar
       row.is_a?(Hash) ? row.values : row
     end
 
-    private_class_method :engine, :store, :columns, :run_postgres, :run_mysql, :run_sqlite
+    private_class_method :refuse, :engine, :store, :columns, :run_postgres, :run_mysql, :run_sqlite
   end
 end

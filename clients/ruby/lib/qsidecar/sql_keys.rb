@@ -59,6 +59,7 @@ module Qsidecar
         over = over.to_i == 1
         if state.nil? && job.to_i.positive? # the job has not finished, or its row was deleted
           state = state_of(job.to_i)
+          return if state == "started" # and its key was stored with key_until: :start
           over &&= state.nil?
         end
         Enqueued.new(job.to_s, true, state || "deleted") unless job.to_i.zero? || over
@@ -73,7 +74,7 @@ module Qsidecar
       # state_of returns the state of a job, or nil. At MySQL's REPEATABLE READ a job can be newer than the snapshot that the
       # transaction reads: the key had another job then. A locking read would find it, but can be a deadlock with a worker's ack.
       def state_of(job)
-        state = "CASE WHEN #{@statements.blocked} THEN 'blocked' ELSE state END"
+        state = "CASE WHEN key_state = 'start' AND claim_max IS NOT NULL THEN 'started' WHEN #{@statements.blocked} THEN 'blocked' ELSE state END"
         found = @run.call("SELECT #{state} FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job])
         return found.first if found
         return unless @statements.earlier

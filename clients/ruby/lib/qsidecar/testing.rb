@@ -48,7 +48,7 @@ module Qsidecar
         done = of(job)
         done.outcome = :acked
         done.result = result
-        enqueue && enqueue(enqueue.map { |more| Fields.job(**more) })
+        enqueue && enqueue(Fields.jobs(enqueue))
       end
 
       def nack(job, **how)
@@ -60,6 +60,8 @@ module Qsidecar
 
       def extend_lease(_job, _seconds = nil); end
 
+      def report_progress(_job, _done, _total, _data); end
+
       private
 
       def of(job)
@@ -68,7 +70,7 @@ module Qsidecar
 
       def one(fields)
         known = fields[:key] && @keys[[fields[:queue], fields[:key]]]
-        return Enqueued.new(known.job.id, true, known.outcome == :enqueued ? "ready" : "deleted") if known
+        return repeated(known, fields) if known && (known.outcome == :enqueued || !again?(known, fields))
 
         done = Done.new(job: job(fields), options: fields, outcome: :enqueued)
         @done << done
@@ -78,8 +80,24 @@ module Qsidecar
         Enqueued.new(done.job.id, false, nil)
       end
 
-      def job(fields)
-        number = @done.size + 1
+      # again? reports whether a job is stored although its key was known, because the first one has ended.
+      def again?(known, fields)
+        known.options[:key_until].to_s == "start" || replaces?(fields)
+      end
+
+      def replaces?(fields)
+        %w[replace debounce].include?(fields[:on_conflict].to_s)
+      end
+
+      def repeated(known, fields)
+        return Enqueued.new(known.job.id, true, known.outcome == :enqueued ? "ready" : "deleted") unless replaces?(fields)
+
+        known.options = fields
+        known.job = job(fields, known.job.fence)
+        Enqueued.new(known.job.id, false, "ready", "replaced")
+      end
+
+      def job(fields, number = @done.size + 1)
         Job.new(self, {
           "id" => "inline-#{number}", "queue" => fields[:queue], "lease" => "inline.#{number}", "attempt" => 1,
           "max_attempts" => fields[:max_attempts] || 20, "fence" => number, "priority" => fields[:priority] || 0,

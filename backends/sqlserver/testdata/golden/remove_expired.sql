@@ -1,0 +1,44 @@
+-- parameters: @unstarted_ids nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @prune (id)
+SELECT j.id
+FROM OPENJSON(@unstarted_ids) WITH (id bigint) AS x
+INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.[key] IS NULL AND j.state IN ('ready', 'scheduled')
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DELETE j
+OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = p.id
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+DECLARE @prune_failures bigint = 1000;
+WHILE @prune_failures = 1000
+BEGIN
+  DELETE f
+  FROM (
+    SELECT TOP (1000) o.job, o.fence
+    FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
+    WHERE d.last_error IS NOT NULL
+  ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+  SET @prune_failures = @@ROWCOUNT;
+END;
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
+SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;
