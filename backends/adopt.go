@@ -297,7 +297,7 @@ type TableInfo struct {
 	Triggers     []string   // the names of those that an INSERT, UPDATE or DELETE fires
 	Denied       []string   // those of SELECT, INSERT, UPDATE and DELETE that the login has no right to
 	Unsafe       string     // why its rows can't be changed in a transaction; empty: they can
-	Similar      []string   // similar names of existing tables, if the table doesn't exist
+	Tables       []string   // if the table doesn't exist: the tables that this login can find, at most 1,000, without those of the system
 	Channels     []string   // channels on which its triggers notify of rows, if they name them
 	Checks       []string   // its CHECK conditions, as the engine writes them
 	Constraints  []Constraint
@@ -348,6 +348,7 @@ type Column struct {
 	Nullable  bool
 	Default   bool     // an INSERT can leave it out
 	Given     string   // its default, as the engine writes it; empty: NULL, or not shown to this login
+	Lacks     string   // the right that the login needs for the default and doesn't have; empty: none
 	Generated bool     // no statement can write it
 	Computed  string   // the expression that generates it, as the engine writes it; empty: none, or it is unknown
 	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone

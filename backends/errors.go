@@ -143,3 +143,12 @@ func IsRefused(err error) bool {
 	var r *RefusedError
 	return errors.As(err, &r)
 }
+
+// LackingRight describes the right that a login lacks. ours: it is one on qsidecar's own tables, as opposed to those of an
+// application.
+func LackingRight(ours bool) string {
+	if ours {
+		return "a right on qsidecar's tables (`qsidecar migrate --print` ends with what it needs)"
+	}
+	return "a right on a table of the application, or on what its triggers and defaults use (the owner of that can GRANT it)"
+}

@@ -465,6 +465,7 @@ const (
 	WaitsForPause      WaitsFor = "pause"
 	WaitsForMaxClaimed          = WaitsFor(LimitMaxClaimed)
 	WaitsForRate                = WaitsFor(LimitRate)
+	WaitsForWorker     WaitsFor = "worker" // no worker of this host asks for jobs of the queue, or has one
 )
 
 // Failure is one failed attempt.

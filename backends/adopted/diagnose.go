@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -23,8 +24,31 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 	if found = append(found, mine...); err != nil {
 		return found, err
 	}
+	hidden, err := s.HiddenJobs(ctx)
+	if found = append(found, hidden...); err != nil {
+		return found, err
+	}
 	tried, err := s.Try(ctx)
 	return append(found, tried...), err
+}
+
+// HiddenJobs finds the queues that have unfinished jobs in qsidecar_jobs: jobs that were enqueued while the queue had no
+// adopted table. As long as it has one, no worker gets them, and stats and peek don't show them.
+func (s *Store) HiddenJobs(ctx context.Context) (found backends.Findings, err error) {
+	for _, q := range s.sortedQueues() {
+		all, err := s.Engine.Stats(ctx, q.Queue)
+		if err != nil {
+			return found, err
+		}
+		for _, st := range all {
+			if n := st.Ready + st.Blocked + st.Scheduled + st.Claimed + st.Dead; n > 0 {
+				found.AddWarning("queue", fmt.Sprintf("the queue %s has jobs in qsidecar_jobs from a time when it had no table (%d ready, %d blocked, %d scheduled, %d claimed, %d dead): "+
+					"while the config maps it to the table %s, no worker gets them, and stats and peek don't show them", q.Queue, st.Ready, st.Blocked, st.Scheduled, st.Claimed, st.Dead, q.SQLName),
+					"map the table to a queue of another name; or remove `table` from this queue and reload, let the workers finish these jobs, and add it again")
+			}
+		}
+	}
+	return found, nil
 }
 
 // Try is what the rows and constraints of the adopted tables are in the way of. It changes nothing.

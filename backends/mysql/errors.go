@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -85,7 +86,8 @@ func (s *Store) withKind(err error) error {
 		return backends.Refused(fmt.Errorf("%s (error %d)", e.Message, e.Number))
 	}
 	if session.IsCode(err, 1142, 1143, 1044, 1370, 1227) {
-		return fmt.Errorf("%s: the user lacks a right (`qsidecar migrate --print` ends with what it needs): %w", s.place, err)
+		ours := strings.Contains(e.Message, "qsidecar") || !session.IsCode(err, 1142, 1143, 1370) // the others name no object
+		return fmt.Errorf("%s: the user lacks %s: %w", s.place, backends.LackingRight(ours), err)
 	}
 	return located
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,10 +68,8 @@ func TestDescribe(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
-		for name, like := range map[string]string{"t": "it's.T", "nothing": ""} {
-			if got, err := diagnose.New(s).Describe(t.Context(), "", name); err != nil || len(got.Columns) > 0 || strings.Join(got.Similar, " ") != like {
-				t.Errorf("%s: %+v, %v", name, got, err)
-			}
+		if got, err := diagnose.New(s).Describe(t.Context(), "", "t"); err != nil || len(got.Columns) > 0 || !slices.Contains(got.Tables, "it's.T") {
+			t.Errorf("of a missing table: %+v, %v", got, err)
 		}
 	})
 }

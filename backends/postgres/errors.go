@@ -134,12 +134,12 @@ func (s *Store) withKind(err error) error {
 	case refused:
 		return backends.Refused(errors.New(fullMessage(pgErr)))
 	}
-	if pgErr.Code == "42501" && s.pooled {
-		return fmt.Errorf("%s: the role %s lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs), or another client of the pooler left its own role in the session "+
-			"(set server_reset_query_always = 1 in PgBouncer): %w", s.place, s.own.login, s.o.Schema, err)
-	}
 	if pgErr.Code == "42501" {
-		return fmt.Errorf("%s: the role lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
+		lacking := backends.LackingRight(strings.Contains(pgErr.Message, "qsidecar") || strings.Contains(pgErr.Message, "schema "+s.o.Schema))
+		if s.pooled {
+			lacking += ", or another client of the pooler left its own role in the session (set server_reset_query_always = 1 in PgBouncer)"
+		}
+		return fmt.Errorf("%s: the role %s lacks %s: %w", s.place, s.own.login, lacking, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }

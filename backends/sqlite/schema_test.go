@@ -44,6 +44,8 @@ func TestBadInsertsAreRejected(t *testing.T) {
 		`queue, max_attempts) VALUES ('q', 0`, `queue, max_attempts) VALUES ('q', 32768`, `queue, max_attempts) VALUES ('q', 'x'`,
 		`queue, headers) VALUES ('q', 'no json'`, `queue, headers) VALUES ('q', '[1]'`, `queue, headers) VALUES ('q', '"text"'`,
 		`queue, run_at) VALUES ('q', 'tomorrow'`, `queue, run_at) VALUES ('q', 1.5`, `queue, run_at) VALUES ('q', x'00'`,
+		`queue, run_at) VALUES ('q', strftime('%s') + 60`, `queue, start_before) VALUES ('q', strftime('%s') + 60`,
+		`queue, run_at) VALUES ('q', 1800000000`, `queue, start_before) VALUES ('q', 1800000000`,
 		`id, queue) VALUES (-1, 'q'`,
 	} {
 		sql := `INSERT INTO qsidecar_jobs (` + columns + `)`

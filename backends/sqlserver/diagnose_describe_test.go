@@ -130,7 +130,7 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	world = []*sqlserver.Answer{{Columns: make([]string, 8)}, {}, {}, {}, {}, sqlserver.RowOf("JOBS"), {}, {}}
-	if info, err = diagnose.New(s).Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Similar, []string{"JOBS"}) {
+	if info, err = diagnose.New(s).Describe(t.Context(), "", "jobs"); err != nil || len(info.Columns) != 0 || !cmp.Equal(info.Tables, []string{"JOBS"}) {
 		t.Errorf("%+v, %v", info, err)
 	}
 }

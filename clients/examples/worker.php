@@ -89,7 +89,7 @@ function payload(array $job): mixed
 function sockets(): array
 {
     if ($named = getenv('QSIDECAR_SOCKET')) {
-        if (preg_match('~^(unix:|[a-z][a-z0-9+.-]*://)~i', $named)) {
+        if (preg_match('~^(unix:|[a-z][a-z0-9+.-]*://|[^/]+:[0-9]+$)~i', $named)) {
             fwrite(STDERR, "QSIDECAR_SOCKET: $named is not a path, such as /run/qsidecar/qsidecar.sock\n");
             exit(2);
         }

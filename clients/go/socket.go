@@ -54,8 +54,8 @@ func stateDir() string {
 	return ""
 }
 
-// socketURL matches a path that is written as a URL. No socket has such a name, and the system would only report that.
-var socketURL = regexp.MustCompile(`^(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)`)
+// socketURL matches a path that is written as a URL, or as a host and a port. No socket has such a name, and the system would only report that.
+var socketURL = regexp.MustCompile(`^(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*|[^/]+:[0-9]+$)`)
 
 // dialSocket returns a function that dials the socket at path. The connection is close-on-exec, as
 // all of Go's.

@@ -22,11 +22,11 @@ done
 
 # qsidecar_socket prints the path of the sidecar's socket, for nc and socat. It needs no qsidecar
 # program. It looks where that program does. Its status is 5 if no path is a socket that this
-# user can connect to, and 2 if QSIDECAR_SOCKET is a URL.
+# user can connect to, and 2 if QSIDECAR_SOCKET is a URL, or a host and a port.
 qsidecar_socket() {
 	_qsidecar_paths=$(_qsidecar_sockets)
 	case $_qsidecar_paths in
-	unix:* | *://*)
+	unix:* | *://* | [!/]*:[0-9]*)
 		echo "qsidecar_socket: QSIDECAR_SOCKET: $_qsidecar_paths is not a path, such as /run/qsidecar/qsidecar.sock" >&2
 		return 2
 		;;

@@ -80,9 +80,13 @@ func TestMessages(t *testing.T) {
 		{"purge of claimed jobs", "purge q --state claimed --yes", 2,
 			"--state: claimed jobs are not purged: their workers have them; reclaim them first"},
 		{"purge without yes", "purge q --state dead", 2, "this would delete every dead job of q, which cannot be undone: add --yes to do it"},
-		{"delete without yes", "delete q 1 2", 2, "this would delete 2 jobs from q, which cannot be undone: add --yes to do it"},
+		{"delete without yes", "delete q 1 2", 2, "this would delete 2 jobs of q, which cannot be undone: add --yes to do it"},
 		{"reclaim without yes", "reclaim q 1", 2, "this would take 1 job of q from their workers, which cannot be undone: add --yes to do it"},
-		{"retry of what", "retry q", 2, "retry which jobs? Name their ids (see `qsidecar dead q`), or give --all"},
+		{"retry of what", "retry q", 2, "retry which jobs? Name their ids (see `qsidecar dead q`), or search with --text and --header, or give --all"},
+		{"two ways to retry", "retry q 1 --text x", 2, "ids, --all and a search exclude each other: give one of them"},
+		{"two ways to delete", "delete q 1 --state dead --yes", 2, "ids and a search exclude each other: give one of them"},
+		{"delete of what", "delete q --yes", 2, "delete which jobs? Name their ids, or search with --text and --header; `qsidecar purge q` deletes every job of a state"},
+		{"a search of claimed jobs to delete", "delete q --text x --state claimed --yes", 2, "--state: claimed jobs are not deleted: their workers have them; cancel them with --delete"},
 		{"a view without a terminal", "top", 2, "top needs a terminal on stdin and stdout: use `qsidecar stats` or `qsidecar status` instead"},
 		{"a view that is too quick", "top --interval 10ms", 2,
 			"invalid argument \"10ms\" for \"--interval\" flag: 10ms is outside 100ms to 1h\nRun `qsidecar top --help` to see what it takes"},
@@ -259,6 +263,17 @@ func TestTwoServe(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.run("serve").wantStderr(t, 1, h.socket(), "another sidecar", "pid", "--socket")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	file := filepath.Join(t.TempDir(), "q.yaml")
+	if err := os.WriteFile(file, []byte("admin: {listen: "+taken.Addr().String()+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.run("serve", "--config", file).wantStderr(t, 1, h.socket(), "another sidecar", "pid", "--socket") // and not the port
+	h.run("serve", "--config", file, "--socket", filepath.Join(t.TempDir(), "s")).wantStderr(t, 1, "address already in use", "choose another port")
 }
 
 // fakeSidecar answers hello itself, and everything else with the result of answer.

@@ -18,27 +18,37 @@ import (
 
 func (a *app) retryCommand() *cobra.Command {
 	var all bool
+	found := search{states: []protocol.State{protocol.StateDead}}
 	cmd := &cobra.Command{
-		Use:   "retry QUEUE ID… | --all",
+		Use:   "retry QUEUE ID… | --all | --text TEXT | --header NAME=VALUE",
 		Short: "Make dead jobs ready again",
 		Long: `Make dead jobs ready again, behind the waiting ones, with no attempts counted.
-With --all it shows on a terminal how many are left.
+With --all it shows on a terminal how many are left. With --text or --header it searches
+the dead jobs of the queue and retries those that it finds, in batches; see them before
+with ` + "`qsidecar dead QUEUE --text TEXT`" + `. --json then prints one reply for each batch.
 
 ` + exitCodes,
-		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all",
+		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all\n  qsidecar retry mail --text 'connection refused'",
 		Args:    argCount(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids := args[1:]
-			switch {
-			case all && len(ids) > 0:
+			switch n := ways(len(ids) > 0, all, found.given()); {
+			case n == 0:
+				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or search with --text and --header, or give --all", args[0])
+			case n > 1 && !found.given():
 				return usagef("--all means every dead job: leave the ids out, or --all")
-			case !all && len(ids) == 0:
-				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or give --all", args[0])
+			case n > 1:
+				return usagef("ids, --all and a search exclude each other: give one of them")
 			}
-			return a.operate(cmd, "retried", &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all})
+			req := &protocol.Request{Op: protocol.OpRetry, Queue: args[0], IDs: orNil(ids), All: all}
+			if found.given() {
+				return a.operateFound(cmd, &found, req, func(context.Context, string) error { return nil })
+			}
+			return a.operate(cmd, "retried", req)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every dead job of the queue")
+	found.flags(cmd)
 	return a.jsonFlag(cmd)
 }
 
@@ -75,16 +85,51 @@ makes a scheduled job ready at once.
 }
 
 func (a *app) deleteCommand() *cobra.Command {
-	return a.destructive(&cobra.Command{
-		Use:     "delete QUEUE ID…",
-		Short:   "Remove jobs that are not claimed",
-		Long:    "Remove jobs, in any state but claimed.\n\n" + confirmHelp + "\n\n" + exitCodes,
-		Example: "  qsidecar delete mail 17 18 --yes",
-		Args:    argCount(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
-	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
-		return fmt.Sprintf("delete %s from %s", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "deleted",
-			&protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: args[1:]}, nil
-	})
+	var state string
+	var yes bool
+	var found search
+	cmd := &cobra.Command{
+		Use:   "delete QUEUE ID… | --state STATE | --text TEXT | --header NAME=VALUE",
+		Short: "Remove jobs that are not claimed",
+		Long: `Remove jobs, in any state but claimed. With --text or --header it searches the queue, in the
+state if one is given, counts the jobs and deletes them in batches. ` + "`qsidecar purge`" + ` deletes
+every job of a state.
+
+` + confirmHelp + "\n\n" + exitCodes,
+		Example: "  qsidecar delete mail 17 18 --yes\n  qsidecar delete mail --state dead --text 'no such mailbox'",
+		Args:    argCount(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: orNil(args[1:])}
+			allow := func(ctx context.Context, what string) error { return a.confirm(ctx, yes, what) }
+			switch {
+			case req.IDs != nil && (found.given() || state != ""):
+				return usagef("ids and a search exclude each other: give one of them")
+			case req.IDs == nil && !found.given():
+				return usagef("delete which jobs? Name their ids, or search with --text and --header; `qsidecar purge %s` deletes every job of a state", args[0])
+			case req.IDs != nil:
+				if err := allow(cmd.Context(), fmt.Sprintf("delete %s of %s", textfmt.Plural(int64(len(req.IDs)), "job"), args[0])); err != nil {
+					return err
+				}
+				return a.operate(cmd, "deleted", req)
+			}
+			found.states = []protocol.State{protocol.StateScheduled, protocol.StateBlocked, protocol.StateReady, protocol.StateDone, protocol.StateDead} // see cancel
+			if state != "" {
+				st, err := parseState(state)
+				if err == nil && st == protocol.StateClaimed {
+					err = usagef("--state: claimed jobs are not deleted: their workers have them; cancel them with --delete")
+				}
+				if err != nil {
+					return err
+				}
+				found.states = []protocol.State{st}
+			}
+			return a.operateFound(cmd, &found, req, allow)
+		},
+	}
+	cmd.Flags().StringVar(&state, "state", "", "only jobs in this state: ready, blocked, scheduled, done or dead")
+	found.flags(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	return a.jsonFlag(cmd)
 }
 
 func (a *app) reclaimCommand() *cobra.Command {

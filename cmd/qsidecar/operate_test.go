@@ -133,3 +133,55 @@ func TestCancelFoundJobs(t *testing.T) {
 		t.Errorf("by state: %s", out)
 	}
 }
+
+// TestRetryAndDeleteFoundJobs checks that a search retries and deletes the jobs that it finds, and no others.
+func TestRetryAndDeleteFoundJobs(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	for _, text := range []string{"connection refused by a", "connection refused by b", "no such mailbox"} {
+		h.must(0, "enqueue", "q", "for "+text, "--max-attempts", "1", "--header", "tenant="+text[len(text)-1:])
+		h.must(0, "nack", h.claim("q").Lease, "--error", text)
+	}
+	if out := h.must(0, "dead", "q", "--text", "refused"); strings.Count(out, "connection refused") != 2 || strings.Contains(out, "mailbox") {
+		t.Errorf("dead --text:\n%s", out)
+	}
+	if out := h.must(0, "dead", "--header", "tenant=b"); strings.Count(out, "connection refused") != 1 {
+		t.Errorf("dead --header:\n%s", out)
+	}
+	if out := h.must(0, "dead", "q", "--text", "nothing like it"); out != "no such dead jobs\n" {
+		t.Errorf("a search without a result: %s", out)
+	}
+	if out := h.must(0, "retry", "q", "--text", "refused"); out != "retried 2 jobs\n" {
+		t.Errorf("retry --text: %s", out)
+	}
+	if r := h.run("retry", "q", "--text", "refused"); r.code != 1 || !strings.Contains(r.err, "no such jobs that are dead") {
+		t.Errorf("again: %d %s", r.code, r.err)
+	}
+	if r := h.run("delete", "q", "--text", "for"); r.code != 2 || !strings.Contains(r.err, "this would delete 3 jobs of q") {
+		t.Errorf("without --yes: %d %s", r.code, r.err)
+	}
+	if out := h.must(0, "delete", "q", "--text", "for", "--state", "dead", "--yes"); out != "deleted 1 job\n" {
+		t.Errorf("delete of dead jobs: %s", out)
+	}
+	claimed := h.claim("q")
+	if out := h.must(0, "delete", "q", "--text", "refused", "--yes"); out != "deleted 1 job\n" {
+		t.Errorf("delete beside a claimed job: %s", out)
+	}
+	h.must(0, "ack", claimed.Lease)
+}
+
+// TestShowWithoutWorkers checks that a ready job's description names the lack of workers.
+func TestShowWithoutWorkers(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	id := strings.TrimSpace(h.must(0, "enqueue", "q", "x"))
+	const none = "for a worker: on this host none asks for jobs of q now, or has one"
+	if out := h.must(0, "show", "q", id); !strings.Contains(out, none) {
+		t.Errorf("without a worker:\n%s", out)
+	}
+	h.claim("q")
+	again := strings.TrimSpace(h.must(0, "enqueue", "q", "y"))
+	if out := h.must(0, "show", "q", again); strings.Contains(out, "waits") {
+		t.Errorf("with a claimed job:\n%s", out)
+	}
+}

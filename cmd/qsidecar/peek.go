@@ -79,6 +79,7 @@ of payloads. If there are more, stderr has the options with which the search con
 func (a *app) deadCommand() *cobra.Command {
 	var after string
 	var most int
+	var found search
 	cmd := &cobra.Command{
 		Use:   "dead [QUEUE]",
 		Short: "List dead jobs: when each one died, of what, and its last error",
@@ -89,14 +90,23 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 
 ` + exitCodes,
 		Example: `  qsidecar dead
-  qsidecar dead mail --max 100`,
+  qsidecar dead mail --max 100
+  qsidecar dead mail --text 'connection refused'`,
 		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after, Newest: true}
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
+			var err error
+			if req.Headers, err = parseHeaders(found.headers); err != nil {
+				return err
+			}
+			req.Text = found.text
 			return a.peek(cmd, req, nil, func(jobs []protocol.JobView) error {
+				if len(jobs) == 0 && found.given() {
+					return a.printf("no such dead jobs")
+				}
 				if len(jobs) == 0 {
 					return a.printf("no job is dead")
 				}
@@ -110,6 +120,7 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 		},
 	}
 	cmd.Flags().IntVar(&most, "max", 50, "at most so many")
+	found.flags(cmd)
 	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
 	return a.jsonFlag(cmd)
 }

@@ -263,7 +263,7 @@ func TestSocketsAreNotURLs(t *testing.T) {
 		"shell":         {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},
 		"php":           {"php", "examples/worker.php", "greet", "Ada"},
 	}
-	for _, url := range []string{"unix:///nowhere/x.sock", "unix:/nowhere/x.sock", "http://localhost:80"} {
+	for _, url := range []string{"unix:///nowhere/x.sock", "unix:/nowhere/x.sock", "http://localhost:80", "localhost:9464"} {
 		for name, argv := range commands {
 			out, err := clientCommand(t, dir, argv, []string{"QSIDECAR_SOCKET=" + url}, nil).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), url+" is not a path") {

@@ -328,6 +328,7 @@ func TestEmptyVariable(t *testing.T) {
 // TestSocketWrittenAsURL checks the sources of a socket's path other than the file.
 func TestSocketWrittenAsURL(t *testing.T) {
 	for want, in := range map[string]Input{
+		`--socket: "localhost:9464" is a host and a port, and this must be the path of a Unix socket, such as /run/qsidecar/qsidecar.sock (the port of admin.listen is for people and metrics)`: {Socket: "localhost:9464", Env: noEnv},
 		`--socket: "unix:///run/q" is not a path: write /run/q`:      {Socket: "unix:///run/q", Env: noEnv},
 		`QSIDECAR_SOCKET: "unix:/run/q" is not a path: write /run/q`: {Env: func(n string) (string, bool) { return "unix:/run/q", n == "QSIDECAR_SOCKET" }},
 	} {

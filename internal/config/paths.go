@@ -68,13 +68,20 @@ func (i Input) Sockets() (all []string) {
 	return append(all, i.systemSocket())
 }
 
-// socketURL matches a path that is written as a URL, as some other programs take it.
-var socketURL = regexp.MustCompile(`^(?:(unix):(?://)?|[A-Za-z][A-Za-z0-9+.-]*://)(.*)`)
+var (
+	// socketURL matches a path that is written as a URL, as some other programs take it.
+	socketURL = regexp.MustCompile(`^(?:(unix):(?://)?|[A-Za-z][A-Za-z0-9+.-]*://)(.*)`)
+	// hostAndPort matches an address of a TCP listener.
+	hostAndPort = regexp.MustCompile(`^[^/]+:[0-9]+$`)
+)
 
 // checkSocketPath reports a socket that is written as a URL. A sidecar would listen on a file of that name.
 func checkSocketPath(path string) error {
 	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") {
 		return fmt.Errorf("%q: ~ and variables aren't replaced here: write the whole path", path)
+	}
+	if hostAndPort.MatchString(path) {
+		return fmt.Errorf("%q is a host and a port, and this must be the path of a Unix socket, such as %s (the port of admin.listen is for people and metrics)", path, SystemSocket)
 	}
 	switch m := socketURL.FindStringSubmatch(path); {
 	case m == nil:

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/logging"
 	"github.com/qsidecar/qsidecar/internal/traces"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -74,7 +76,7 @@ func (d *Daemon) start(ctx context.Context) (err error) {
 	}
 	d.admin = newAdmin(d.registry(), d.input.MakeSocketDir, d.version, d.log.Logger)
 	if _, err := d.admin.change(&c); err != nil { // first, because it reports the progress of the start
-		return err
+		return cmp.Or(d.servedElsewhere(&c), err)
 	}
 	defer func() {
 		if err != nil {
@@ -100,6 +102,20 @@ func (d *Daemon) start(ctx context.Context) (err error) {
 		return errors.Join(&config.Error{Err: err}, d.close(nil))
 	}
 	d.admin.setBridge(d.bridge, d.traces)
+	return nil
+}
+
+// servedElsewhere returns an error if another sidecar serves one of the sockets. Such a sidecar usually has the port of the
+// admin listener too, and the user must learn of the sidecar, not of the port.
+func (d *Daemon) servedElsewhere(c *config.Config) error {
+	if len(d.inherited) > 0 {
+		return nil
+	}
+	for _, l := range c.Listen {
+		if err := unixsocket.CheckFree(l.Socket); err != nil {
+			return fmt.Errorf("socket %s: %w", l.Socket, err)
+		}
+	}
 	return nil
 }
 

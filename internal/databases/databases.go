@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
@@ -17,6 +18,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/engines"
 	"github.com/qsidecar/qsidecar/protocol"
 )
+
+// hiddenJobsTimeout limits the search for jobs that an adopted table hides.
+const hiddenJobsTimeout = 5 * time.Second
 
 // OpenEngine opens one database of the config without its adopted tables. If look is set it
 // changes nothing in the database.
@@ -103,10 +107,22 @@ func adopt(ctx context.Context, c *config.Config, database string, engine backen
 		return nil, err
 	}
 	store.SetMaxTransactions(c.Databases[database].MaxTransactions)
-	for _, f := range store.Advice() {
+	for _, f := range append(store.Advice(), hiddenJobs(ctx, store, database, log)...) {
 		log.Warn("advice on an adopted table", "event", "adopted_table_advice", "database", database, "topic", f.Topic, "text", f.Text, "fix", f.Fix)
 	}
 	return store, nil
+}
+
+// hiddenJobs is what Store.HiddenJobs finds. The queues can work while it can't be asked, for example because qsidecar_jobs
+// is locked, so that must not keep the database closed.
+func hiddenJobs(ctx context.Context, store *adopted.Store, database string, log *slog.Logger) backends.Findings {
+	ctx, cancel := context.WithTimeoutCause(ctx, hiddenJobsTimeout, fmt.Errorf("the database gave no answer within %v", hiddenJobsTimeout))
+	defer cancel()
+	found, err := store.HiddenJobs(ctx)
+	if err != nil {
+		log.Warn("jobs hidden by adopted tables not searched", "event", "hidden_jobs_unknown", "database", database, "error", err)
+	}
+	return found
 }
 
 // CheckNewTables returns an error if a reload would add or change an adopted table that doesn't fit. A table that the

@@ -71,6 +71,15 @@ func lockSocket(path string) (*os.File, error) {
 	return lock, nil
 }
 
+// CheckFree returns an error if another process serves the path, or something else is in its place.
+func CheckFree(path string) error {
+	lock, err := lockSocket(path)
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
 // takeLock locks the lock file beside the socket, or returns an error if another sidecar holds it.
 func takeLock(path string) (*os.File, error) {
 	lock, err := openLock(path + ".lock")

@@ -82,6 +82,8 @@ func Waits(v protocol.JobView) string {
 		return "the queue is paused: run `qsidecar resume " + v.Queue + "`"
 	case protocol.WaitsForMaxClaimed, protocol.WaitsForRate:
 		return fmt.Sprintf("the queue has reached its limit %s: see `qsidecar limit %s`", v.WaitsFor, v.Queue)
+	case protocol.WaitsForWorker:
+		return "for a worker: on this host none asks for jobs of " + v.Queue + " now, or has one"
 	case protocol.WaitsForGroup:
 		if len(v.Behind) == 0 {
 			return "for a slot of its group, which a job gets within a second"

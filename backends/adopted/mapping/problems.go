@@ -52,8 +52,14 @@ func (p *Problems) AddFix(key, fix, format string, args ...any) {
 
 // SimilarOr returns a hint for a missing table: the names like it, or else the other hint.
 func SimilarOr(info backends.TableInfo, hint string) string {
-	if len(info.Similar) > 0 {
-		return "there is " + strings.Join(info.Similar, ", ")
+	same := slices.DeleteFunc(slices.Clone(info.Tables), func(name string) bool {
+		return !strings.EqualFold(name[strings.LastIndex(name, ".")+1:], info.Name)
+	})
+	if len(same) > 0 {
+		return "there is " + strings.Join(same, ", ")
+	}
+	if near := textfmt.Nearest(info.Name, info.Tables); near != "" {
+		return "did you mean " + near + "?"
 	}
 	return hint
 }

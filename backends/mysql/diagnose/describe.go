@@ -28,8 +28,8 @@ FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? %s 
 
 	describeTriggersSQL = `SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = ? AND event_object_table = ? ORDER BY 1`
 
-	describeSimilarSQL = `SELECT IF(table_schema = DATABASE(), table_name, CONCAT(table_schema, '.', table_name)) FROM information_schema.tables
-WHERE LOWER(table_name) = LOWER(?) AND table_type = 'BASE TABLE' ORDER BY 1 LIMIT 5`
+	describeTablesSQL = `SELECT IF(table_schema = DATABASE(), table_name, CONCAT(table_schema, '.', table_name)) FROM information_schema.tables
+WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema') ORDER BY table_schema <> DATABASE(), 1 LIMIT 1000`
 
 	// MariaDB's JSON is a LONGTEXT with such a check.
 	describeChecksSQL = `SELECT constraint_name, check_clause FROM information_schema.check_constraints WHERE constraint_schema = ? AND table_name = ?`
@@ -79,7 +79,7 @@ func (d *describing) describe(ctx context.Context) error {
 		return err
 	}
 	if len(found) == 0 {
-		info.Similar, err = d.names(ctx, describeSimilarSQL, info.Name)
+		info.Tables, err = d.names(ctx, describeTablesSQL)
 		return err
 	}
 	d.describeKind(found[0])

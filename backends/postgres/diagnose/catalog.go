@@ -45,11 +45,12 @@ WHERE n.nspname = $1 AND c.relname = $2 AND i.indisunique AND i.indisvalid AND i
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) AND NOT a.attnotnull)
 ORDER BY i.indisprimary DESC, i.indexrelid`
 
-// similarSQL finds tables whose names differ only in case. $1 is the search path.
-const similarSQL = `
+// tablesSQL finds the tables. $1 is the search path.
+const tablesSQL = `
 SELECT CASE WHEN n.nspname = ANY($1::text[]) THEN c.relname::text ELSE n.nspname || '.' || c.relname END AS "Name"
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower($2) ORDER BY 1 LIMIT 5`
+WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_t%'
+ORDER BY n.nspname <> ALL($1::text[]), 1 LIMIT 1000`
 
 // indexesSQL reads the indexes that can serve a claim: valid B-trees of whole columns,
 // sorted as a plain ORDER BY sorts.
@@ -108,7 +109,8 @@ JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n 
 WHERE n.nspname = $1 AND c.relname = $2 AND k.contype = 'c' ORDER BY k.conname`
 
 // limitsSQL reads for each column the values of an enum, the digits of a number, which of
-// the table's rights the column lacks, and its default.
+// the table's rights the column lacks, and its default. An identity column needs no right on its
+// sequence: https://www.postgresql.org/docs/current/sql-createtable.html.
 const limitsSQL = `
 SELECT a.attname AS "Name", b.typname AS "Typname",
   ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid ORDER BY e.enumsortorder) AS "Values",
@@ -116,6 +118,9 @@ SELECT a.attname AS "Name", b.typname AS "Typname",
   ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p
     WHERE has_any_column_privilege(c.oid, p) AND NOT has_column_privilege(c.oid, a.attnum, p)) AS "Denied",
   coalesce(CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '') AS "Given",
+  coalesce((SELECT 'USAGE ON SEQUENCE ' || s.oid::pg_catalog.regclass FROM pg_catalog.pg_depend x JOIN pg_catalog.pg_class s ON s.oid = x.refobjid
+    WHERE x.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND x.objid = d.oid AND x.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+      AND CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE, UPDATE') END LIMIT 1), '') AS "Lacks",
   coalesce(CASE WHEN a.attgenerated <> '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '') AS "Computed"
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

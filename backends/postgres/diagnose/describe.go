@@ -71,9 +71,9 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		return info, err
 	}
 	if len(columns) == 0 {
-		var similar []named
-		err := x.Query(ctx, rows(&similar, similarSQL, path, info.Name))
-		info.Similar = names(similar)
+		var tables []named
+		err := x.Query(ctx, rows(&tables, tablesSQL, path))
+		info.Tables = names(tables)
 		return info, err
 	}
 	info.Schema, info.Name = columns[0].Schema, columns[0].Table
@@ -141,6 +141,10 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 	for n, l := range limits {
 		if n < len(info.Columns) && info.Columns[n].Name == l.Name { // otherwise the table has changed since
 			l.add(&info.Columns[n])
+			if l.Lacks != "" && !slices.Contains(info.Denied, "INSERT") {
+				info.Remarks.AddWarning("table", fmt.Sprintf("this role can't insert into the table %s, so no job can be enqueued: it lacks %s, which gives the column %s its values",
+					info.Name, l.Lacks, l.Name), fmt.Sprintf("GRANT %s TO the role of the url", l.Lacks))
+			}
 		}
 	}
 	return info, nil
@@ -150,12 +154,13 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 type limit struct {
 	Name, Typname   string
 	Given, Computed string
+	Lacks           string
 	Digits          int
 	Values, Denied  []string
 }
 
 func (l limit) add(c *backends.Column) {
-	c.Denied, c.Given, c.Computed = l.Denied, l.Given, l.Computed
+	c.Denied, c.Given, c.Computed, c.Lacks = l.Denied, l.Given, l.Computed, l.Lacks
 	if len(l.Values) > 0 {
 		c.Values = l.Values
 	}

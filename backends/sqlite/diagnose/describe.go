@@ -31,7 +31,8 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		return info, err
 	}
 	if info.Kind == "" {
-		err := x.Query(ctx, names(`SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?1) ORDER BY 1 LIMIT 5`, info.Name, &info.Similar))
+		tables := names(`SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name <> ?1 ORDER BY 1 LIMIT 1000`, info.Name, &info.Tables)
+		err := x.Query(ctx, tables)
 		return info, err
 	}
 	key := map[string]string{} // the columns of the primary key, by their number in the key

@@ -41,10 +41,10 @@ CREATE TABLE qsidecar_jobs (
   retain_ms         INTEGER -- how long the done job is kept at least; NULL: as the queue's are
     CONSTRAINT retain_ms_range CHECK (retain_ms IS NULL OR typeof(retain_ms) = 'integer' AND retain_ms BETWEEN 1 AND 316224000000),
   run_at            INTEGER
-    CONSTRAINT "run_at: milliseconds since 1970, or UTC as 2030-01-31 08:00:00" CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
+    CONSTRAINT "run_at: milliseconds since 1970, or UTC as 2030-01-31 08:00:00" CHECK (run_at IS NULL OR typeof(run_at) = 'integer' AND (position IS NOT NULL OR run_at NOT BETWEEN 1 AND 99999999999) -- seconds
            OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
   start_before      INTEGER -- no attempt starts at this time or later; NULL: no limit
-    CONSTRAINT start_before_is_ms_or_utc_text CHECK (start_before IS NULL OR typeof(start_before) = 'integer'
+    CONSTRAINT "start_before: milliseconds since 1970, or UTC as 2030-01-31 08:00:00" CHECK (start_before IS NULL OR typeof(start_before) = 'integer' AND (position IS NOT NULL OR start_before NOT BETWEEN 1 AND 99999999999)
            OR typeof(start_before) = 'text' AND julianday(start_before) IS NOT NULL),
   on_expiry         TEXT -- what becomes of it at start_before; NULL: dead
     CONSTRAINT on_expiry_is_dead_or_delete CHECK (on_expiry IS NULL OR on_expiry IN ('dead', 'delete')),
@@ -140,7 +140,7 @@ END;
 
 -- Lists, counts and retention find finished jobs by this instant.
 CREATE TRIGGER qsidecar_finished_at BEFORE INSERT ON qsidecar_jobs
-WHEN NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
+WHEN NEW.state NOT IN ('ready', 'scheduled', 'claimed', 'done', 'dead') OR NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
 BEGIN
   SELECT RAISE(ABORT, 'state: leave it out (done and dead need a finished_at)');
 END;

@@ -26,7 +26,7 @@ func (x *Engine) Describe(ctx context.Context, schema, name string) (backends.Ta
 		func(rows *sql.Rows) error { return each(rows, d.index) },
 		func(rows *sql.Rows) error { return each(rows, d.trigger) },
 		func(rows *sql.Rows) error { return each(rows, d.right) },
-		func(rows *sql.Rows) error { return each(rows, d.similar) },
+		func(rows *sql.Rows) error { return each(rows, d.other) },
 		func(rows *sql.Rows) error { return each(rows, d.check) },
 		func(rows *sql.Rows) error { return each(rows, d.foreignKey) },
 	)
@@ -64,10 +64,10 @@ type describing struct {
 // table is the quoted name of the table.
 func (d *describing) table() string { return d.dialect.Table(d.info.Schema, d.info.Name) }
 
-func (d *describing) similar(rows *sql.Rows) error {
+func (d *describing) other(rows *sql.Rows) error {
 	var name string
 	err := rows.Scan(&name)
-	d.info.Similar = append(d.info.Similar, name)
+	d.info.Tables = append(d.info.Tables, name)
 	return err
 }
 

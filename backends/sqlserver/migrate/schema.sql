@@ -89,7 +89,7 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     CONSTRAINT qsidecar_position CHECK (position > 0),
     CONSTRAINT [retain_ms: use a number from 1 to 316224000000] CHECK (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000),
     -- Lists, counts and retention find finished jobs by this instant.
-    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state IN ('ready', 'scheduled', 'claimed') OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
   );
 GO
 

@@ -18,7 +18,7 @@ SET LOCK_TIMEOUT 500;
 
 -- name: describe
 -- The catalogue's rows about a table: its kind, its columns, its indexes, its triggers, the
--- login's rights on it, similar names, its CHECKs, and foreign keys of it and to it. A name
+-- login's rights on it, all tables if there isn't this one, its CHECKs, and foreign keys of it and to it. A name
 -- without a schema is resolved as the server does it. Names compare by the catalogue's
 -- collation, which can differ from the database's: folds is 1 if case does not matter. Two
 -- columns of the catalogue are compared by one collation, or else there is an error 468:
@@ -71,9 +71,9 @@ ORDER BY t.name;
 SELECT 'INSERT' AS need, COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'INSERT'), 0) AS has
 UNION ALL
 SELECT 'DELETE' AS need, COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'DELETE'), 0) AS has;
-SELECT TOP (5) CASE WHEN SCHEMA_NAME(t.schema_id) = SCHEMA_NAME() THEN t.name ELSE SCHEMA_NAME(t.schema_id) + N'.' + t.name END AS name
+SELECT TOP (1000) CASE WHEN SCHEMA_NAME(t.schema_id) = SCHEMA_NAME() THEN t.name ELSE SCHEMA_NAME(t.schema_id) + N'.' + t.name END AS name
 FROM sys.tables AS t
-WHERE LOWER(t.name) = LOWER(@describe_name) AND @describe_table IS NULL
+WHERE @describe_table IS NULL
 ORDER BY t.name;
 SELECT k.name, COALESCE(k.[definition], N'') AS rule_text
 FROM sys.check_constraints AS k

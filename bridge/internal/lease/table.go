@@ -353,6 +353,18 @@ func (t *Table) HeldBySessions() int {
 	return n
 }
 
+// HasDelivered reports whether a worker of this sidecar has a job of the queue.
+func (t *Table) HasDelivered(queue string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.entries {
+		if h.delivered && h.queue == queue {
+			return true
+		}
+	}
+	return false
+}
+
 // SessionsHold reports whether a session holds a lease of a job of the queue.
 func (t *Table) SessionsHold(queue string) bool {
 	t.mu.Lock()

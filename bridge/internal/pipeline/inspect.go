@@ -77,6 +77,11 @@ func (p *Pipeline) Peek(ctx context.Context, peek backends.Peek) ([]backends.Vie
 	return p.backend.Peek(ctx, peek)
 }
 
+// HasWorkers reports whether a worker of this sidecar waits for jobs of the queue, or has one.
+func (p *Pipeline) HasWorkers(queue string) bool {
+	return slices.Contains(p.dispatcher.Waiting(), queue) || p.executor.leases.HasDelivered(queue)
+}
+
 // GroupSlots returns jobs that have a slot of a group.
 func (p *Pipeline) GroupSlots(ctx context.Context, g backends.Group, limit int) ([]backends.JobState, error) {
 	return p.backend.GroupSlots(ctx, g, limit)

@@ -50,7 +50,9 @@ func explain(ctx context.Context, in *plan.Plan, jobs []protocol.JobView) error 
 					}
 				}
 			}
-			v.WaitsFor = stats[v.Queue]
+			if v.WaitsFor = stats[v.Queue]; v.WaitsFor == "" && !db.HasWorkers(v.Queue) {
+				v.WaitsFor = protocol.WaitsForWorker
+			}
 		}
 	}
 	return nil

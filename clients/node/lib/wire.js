@@ -31,9 +31,9 @@ function sockets() {
   return [...found, '/run/qsidecar/qsidecar.sock']
 }
 
-/** Throws if a path is written as a URL. No socket has such a name, and the system would only report that. */
+/** Throws if a path is written as a URL, or as a host and a port. No socket has such a name, and the system would only report that. */
 function checkPath(socket) {
-  const [url, file] = /^(?:unix:(?:\/\/)?(.*)|[a-z][a-z0-9+.-]*:\/\/.*)/i.exec(socket) ?? []
+  const [url, file] = /^(?:unix:(?:\/\/)?(.*)|[a-z][a-z0-9+.-]*:\/\/.*|[^/]+:[0-9]+$)/i.exec(socket) ?? []
   if (url !== undefined) throw new TypeError(`the socket ${socket} is not a path: write ${file || '/run/qsidecar/qsidecar.sock'}`)
 }
 

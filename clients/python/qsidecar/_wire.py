@@ -127,13 +127,13 @@ def codec_named(name: Optional[str]) -> Any:
     return Msgpack()
 
 
-_SOCKET_URL = re.compile(r"(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)")
+_SOCKET_URL = re.compile(r"(?:unix:(?://)?(.*)|[A-Za-z][A-Za-z0-9+.-]*://.*|[^/]+:[0-9]+)")
 
 
 def sockets(named: Optional[str] = None) -> List[str]:
     """Returns the paths of a sidecar's socket to try, in order: the given one, or that of the environment, or the usual ones.
 
-    Raises ValueError for a URL: no socket has such a name, and the system would only report that.
+    Raises ValueError for a URL, or a host and port: no socket has such a name, and the system would only report that.
     """
     named = named or os.environ.get("QSIDECAR_SOCKET")
     if named:

@@ -221,6 +221,8 @@ func (q *Queue) checkInsert() error {
 	}
 	for _, c := range q.Info.Columns {
 		switch {
+		case !r.has(c.Name) && c.Lacks != "":
+			return no("this login lacks %s, which gives the column %s its values: GRANT it", c.Lacks, c.Name)
 		case !r.has(c.Name):
 		case c.Generated:
 			return no("the column %s is generated, so nothing can be stored in it", c.Name)

@@ -37,7 +37,7 @@ module Qsidecar
       Errno::EPROTOTYPE, Errno::ENOTSOCK, Errno::EINVAL, Errno::ENAMETOOLONG
     ].freeze
 
-    SOCKET_URL = %r{\A(?:unix:(?://)?(?<path>.*)|[A-Za-z][A-Za-z0-9+.-]*://.*)\z}.freeze
+    SOCKET_URL = %r{\A(?:unix:(?://)?(?<path>.*)|[A-Za-z][A-Za-z0-9+.-]*://.*|[^/]+:[0-9]+)\z}.freeze
 
     # Returns the paths of a sidecar's socket to try: the given one, or that of the environment, or
     # the usual ones. Raises ArgumentError for a URL: no socket has such a name, and the system would only report that.

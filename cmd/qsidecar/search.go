@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// searchBatch is how many jobs of a search one request changes. Each is a transaction.
+const searchBatch = 500
+
+// search selects the jobs of a queue that a command changes.
+type search struct {
+	text    string
+	headers []string
+	states  []protocol.State // the states that it reads, in this order
+}
+
+// flags adds the options that select jobs by their contents.
+func (s *search) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.text, "text", "", "jobs whose key, payload, header values or errors contain this text")
+	cmd.Flags().StringArrayVar(&s.headers, "header", nil, "jobs with this header: `name=value`; repeatable")
+}
+
+// given reports whether one of the options is.
+func (s *search) given() bool { return s.text != "" || s.headers != nil }
+
+// ways returns how many of the ways to name jobs are used.
+func ways(used ...bool) (n int) {
+	for _, u := range used {
+		if u {
+			n++
+		}
+	}
+	return n
+}
+
+// operations are the words for what operateFound does: to one job, to all of them, and to those that were left.
+var operations = map[protocol.Op]struct{ verb, doing, done, of, left string }{
+	protocol.OpCancel: {"cancel", "cancelling", "cancelled", "that wait or run", "ended before they could be cancelled"},
+	protocol.OpRetry:  {"retry", "retrying", "retried", "that are dead", "were no longer dead"},
+	protocol.OpDelete: {"delete", "deleting", "deleted", "that aren't claimed", "were claimed or gone"},
+}
+
+// operateFound sends an operator's request about the jobs that a search finds, in batches. allow is called with the plan
+// first; its error ends the command.
+func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request, allow func(ctx context.Context, what string) error) error {
+	find := &protocol.Request{Op: protocol.OpPeek, Queue: req.Queue, Text: s.text, Max: protocol.Some(int64(protocol.MaxList))}
+	var err error
+	if find.Headers, err = parseHeaders(s.headers); err != nil {
+		return err
+	}
+	words := operations[req.Op]
+	return a.oneRequestWithin(cmd, longTimeout, func(ctx context.Context, c *qsidecar.Client) error {
+		ids, err := a.find(ctx, c, find, s.states)
+		if err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			return &codeError{exitFailure, errors.New("no such jobs " + words.of)}
+		}
+		if err := allow(ctx, fmt.Sprintf("%s %s of %s", words.verb, textfmt.Plural(int64(len(ids)), "job"), req.Queue)); err != nil {
+			return err
+		}
+		done, left := int64(0), 0
+		stop := a.progress(ctx, func(context.Context) string { return fmt.Sprintf("%s the jobs of %s …", words.doing, req.Queue) })
+		defer func() { stop() }()
+		for some := range slices.Chunk(ids, searchBatch) {
+			req.IDs = some
+			rep, err := c.Call(ctx, req)
+			if err != nil {
+				return fmt.Errorf("%d of %d jobs are %s: %w", done, len(ids), words.done, err)
+			}
+			done, left = done+rep.Count.Or(0), left+len(some)-int(rep.Count.Or(0))
+			if a.json {
+				if err := a.printReply(rep); err != nil {
+					return err
+				}
+			}
+		}
+		stop()
+		stop = func() {}
+		if left > 0 {
+			fmt.Fprintf(a.errOut, "qsidecar: %s %s\n", textfmt.Plural(int64(left), "job"), words.left)
+		}
+		if a.json {
+			return nil
+		}
+		return a.printf("%s %s", words.done, textfmt.Plural(done, "job"))
+	})
+}
+
+// find lists the ids of the jobs in the states that a peek selects.
+func (a *app) find(ctx context.Context, c *qsidecar.Client, req *protocol.Request, states []protocol.State) (ids []string, err error) {
+	searches := req.Text != "" || req.Headers != nil
+	found := map[string]bool{} // a job can change its state during the search
+	for _, req.State = range states {
+		for req.After = ""; ; {
+			rep, err := c.Call(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			for i := range rep.Views {
+				if id := rep.Views[i].ID; !found[id] {
+					ids, found[id] = append(ids, id), true
+				}
+			}
+			if searches {
+				req.After = rep.After
+			} else if req.After = ""; len(rep.Views) > 0 {
+				req.After = rep.Views[len(rep.Views)-1].ID
+			}
+			if req.After == "" {
+				break
+			}
+		}
+	}
+	return ids, nil
+}
