@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/bench/internal/measure"
@@ -18,7 +19,7 @@ const (
 )
 
 // steer counts what the sidecar and the database use while a thousand requests wait for the ends of jobs, and while a hundred workers
-// report the progress of theirs. Beside each is the same time without.
+// report the progress of theirs. Beside each is the same time without. Then it measures enqueues that meet a job with their key.
 func steer(ctx context.Context, p *plan) (err error) {
 	x, err := p.Site(ctx, p.Server, "steer")
 	if err != nil {
@@ -26,7 +27,7 @@ func steer(ctx context.Context, p *plan) (err error) {
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
 	p.Out.Section("waits and progress")
-	return errors.Join(p.waits(ctx, x), p.progress(ctx, x), p.Out.Err)
+	return errors.Join(p.waits(ctx, x), p.progress(ctx, x), p.keys(ctx), p.Out.Err)
 }
 
 // usedIn prints what is used in a span of time in which run works.
@@ -144,4 +145,71 @@ func (p *plan) progress(ctx context.Context, x *measure.Site) error {
 		}
 	}
 	return err
+}
+
+// keys measures enqueues through two sidecars that store a job, and those that meet a waiting job with their key.
+func (p *plan) keys(ctx context.Context) (err error) {
+	f, err := p.fleet(ctx, "keys", 2)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	look := p.Watch(ctx, f.sidecars[0], f.database)
+	own := func(of, _ int) string { return fmt.Sprint("own-", of) }
+	one := func(int, int) string { return "one" }
+	for i, c := range []struct {
+		what, conflict string
+		key            func(of, i int) string
+	}{
+		{"without keys", "", func(int, int) string { return "" }},
+		{"with a new key each", "", func(of, i int) string { return fmt.Sprint("new-", of, "-", i) }},
+		{"a key for each producer, keep", protocol.ConflictKeep, own},
+		{"a key for each producer, replace", protocol.ConflictReplace, own},
+		{"a key for each producer, debounce", protocol.ConflictDebounce, own},
+		{"one key for all, keep", protocol.ConflictKeep, one},
+		{"one key for all, replace", protocol.ConflictReplace, one},
+	} {
+		span := steerFor
+		if p.Fast {
+			span /= 10
+		}
+		var done atomic.Int64
+		queue, end := fmt.Sprint("keys-", i), time.Now().Add(span)
+		before, err := look()
+		if err != nil {
+			return err
+		}
+		errs := make([]error, p.Workers)
+		var all sync.WaitGroup
+		for of := range errs {
+			all.Go(func() {
+				w, err := measure.Dial(f.sidecars[of%len(f.sidecars)].Socket)
+				for n := 0; err == nil && time.Now().Before(end); n++ {
+					job := protocol.NewJob{Queue: queue, Payload: []byte("some text"), Key: c.key(of, n), OnConflict: c.conflict}
+					if c.conflict == protocol.ConflictDebounce {
+						job.DelayMS = protocol.Some(time.Minute.Milliseconds())
+					}
+					if _, err = w.Call(&protocol.Request{Op: protocol.OpEnqueue, Job: job}); err == nil {
+						done.Add(1)
+					}
+				}
+				if w != nil {
+					err = errors.Join(err, w.Conn.Close())
+				}
+				errs[of] = err
+			})
+		}
+		all.Wait()
+		after, e := look()
+		if err := errors.Join(append(errs, e)...); err != nil {
+			return err
+		}
+		u, took, n := after.Since(before), after.At.Sub(before.At).Seconds(), float64(done.Load())
+		line := fmt.Sprintf("%d producers, %s: %.0f enqueues/s, CPU of the database %.0f µs each", p.Workers, c.what, n/took, 1e6*u.Database.Seconds()/n)
+		if u.Known {
+			line += fmt.Sprintf(", %.2f writing transactions each", float64(u.Transactions)/n)
+		}
+		p.Out.Line("%s", line)
+	}
+	return nil
 }

@@ -43,6 +43,7 @@ func TestMessages(t *testing.T) {
 		{"a wrong flag", "serve --colour", 2, "unknown flag: --colour\nRun `qsidecar serve --help` to see what it takes"},
 		{"a wrong command", "enqeue q x", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue\n\nRun `qsidecar --help` to see the commands"},
 		{"a misspelt flag", "enqueue q x --dealy 5s", 2, "unknown flag: --dealy: did you mean --delay?\nRun `qsidecar enqueue --help` to see what it takes"},
+		{"a flag of another program", "work q --concurrency 4 -- true", 2, "unknown flag: --concurrency: did you mean --jobs?\nRun `qsidecar work --help` to see what it takes"},
 		{"a config without its flag", "serve c1.yaml", 2, "serve takes no arguments: did you mean --config c1.yaml?"},
 		{"a negative delay", "enqueue q x --delay -5s", 2,
 			"invalid argument \"-5s\" for \"--delay\" flag: -5s must not be negative\nRun `qsidecar enqueue --help` to see what it takes"},

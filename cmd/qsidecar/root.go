@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -176,6 +177,11 @@ func nearFlag(cmd *cobra.Command, err error) string {
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
 		return ": if -" + short + " is an argument, write -- before it"
 	}
+	for _, name := range known {
+		if slices.Contains(otherFlags[name], unknown.GetSpecifiedName()) {
+			return ": did you mean --" + name + "?"
+		}
+	}
 	if near := textfmt.Nearest(unknown.GetSpecifiedName(), known); near != "" {
 		return ": did you mean --" + near + "?"
 	}
@@ -202,6 +208,20 @@ var otherNames = map[string][]string{
 	"tail":    {"log", "logs", "follow", "events"},
 	"check":   {"doctor", "validate", "lint", "test"},
 	"retry":   {"requeue", "redrive", "kick"},
+}
+
+// otherFlags are the names that other programs have for flags of this one.
+var otherFlags = map[string][]string{
+	"jobs":         {"concurrency", "workers", "threads", "processes", "parallel", "parallelism"},
+	"max-attempts": {"retries", "max-retries", "tries", "retry"},
+	"run-at":       {"at", "when", "eta", "schedule"},
+	"delay":        {"in", "wait", "countdown", "after"},
+	"key":          {"unique", "idempotency-key", "dedupe", "id"},
+	"raw":          {"binary"},
+	"drain":        {"burst", "exit"},
+	"database":     {"db", "url", "dsn"},
+	"max":          {"limit", "count", "n"},
+	"yes":          {"force", "y"},
 }
 
 // argCount checks the number of arguments; most < 0 is any number. what describes them.

@@ -14,6 +14,7 @@ import (
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -105,7 +106,7 @@ func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *config.
 		s := &f.Schedules[i]
 		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpSchedule, Queue: s.Queue, Schedule: s, DryRun: dry})
 		if err != nil {
-			fail(fmt.Errorf("schedule %s: %w", s.Name, err))
+			fail(aboutSchedule(s.Name, err))
 			continue
 		}
 		d := rep.Declared
@@ -129,6 +130,14 @@ func (a *app) applySchedules(ctx context.Context, c *qsidecar.Client, f *config.
 	return first
 }
 
+// aboutSchedule adds the schedule's name to an error that lacks it.
+func aboutSchedule(name string, err error) error {
+	if strings.Contains(err.Error(), "schedule "+name+" ") {
+		return err
+	}
+	return fmt.Errorf("schedule %s: %w", name, err)
+}
+
 func (a *app) pruneSchedules(ctx context.Context, c *qsidecar.Client, f *config.SchedulesFile, dry bool) (changed bool, _ error) {
 	all, err := allSchedules(ctx, c, "")
 	if err != nil {
@@ -142,7 +151,7 @@ func (a *app) pruneSchedules(ctx context.Context, c *qsidecar.Client, f *config.
 		if !dry {
 			if _, err := c.Call(ctx, &protocol.Request{Op: protocol.OpChangeSchedule, Queue: s.Queue, Do: protocol.DoDelete,
 				Schedule: &protocol.Schedule{Name: s.Name, Source: f.Source, Version: f.Version}}); err != nil {
-				return changed, fmt.Errorf("schedule %s: %w", s.Name, err)
+				return changed, aboutSchedule(s.Name, err)
 			}
 		}
 		changed = true
@@ -310,7 +319,7 @@ func (a *app) printSchedule(s *protocol.Schedule) error {
 	if s.Priority != 0 {
 		add("priority", fmt.Sprint(s.Priority))
 	}
-	add("payload", fmt.Sprintf("%q", s.Payload))
+	add("payload", textfmt.OneLine(string(s.Payload), 1000))
 	if s.Paused {
 		add("paused", "yes")
 	}
