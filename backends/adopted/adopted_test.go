@@ -143,6 +143,27 @@ func (k *kit) sqlElsewhere(text string) {
 	}
 }
 
+// another returns a function that queries on a connection of its own.
+func (k *kit) another() func(query string) ([]string, error) {
+	k.Helper()
+	if k.c == nil {
+		conn, err := k.db.Conn(k.Context())
+		if err != nil {
+			k.Fatal(err)
+		}
+		closed(k.T, conn)
+		return func(query string) ([]string, error) { return texts(context.Background(), conn, query) }
+	}
+	c := connect(k.T, k.url)
+	return func(query string) ([]string, error) {
+		rows, err := c.Query(context.Background(), query)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+}
+
 // wantRows compares the rows of a query, a text each, with the expected ones.
 func (k *kit) wantRows(query string, want ...string) {
 	k.Helper()
@@ -159,6 +180,7 @@ func (k *kit) wantRows(query string, want ...string) {
 func (k *kit) reopened(tables map[string]mapping.Table) *adopted.Store {
 	k.Helper()
 	engine := k.reopen()
+	engine.(interface{ NothingIsSlow() }).NothingIsSlow()
 	s, err := adopted.New(k.Context(), engine, tables)
 	if err != nil {
 		k.Fatal(errors.Join(err, engine.Close()))

@@ -115,11 +115,13 @@ func (s *Store) commit(ctx context.Context, b backends.CommitContent, at *attemp
 		return s.Engine.Commit(ctx, b)
 	}
 	k.findQueues(nil)
-	began := time.Now()
-	if err := k.run(ctx); err != nil {
+	inTime := s.whenSlow(func() {})
+	err := k.run(ctx)
+	slow := !inTime()
+	if err != nil {
 		return s.failed(ctx, k, err, at)
 	}
-	if at.alone && time.Since(began) > s.slowAfter { // still
+	if at.alone && slow { // still
 		s.noteSlow(k.adoptedQueues()...)
 	}
 	k.succeeded()
@@ -614,7 +616,7 @@ func (s *Store) claimKind(ctx context.Context, sidecar backends.Identity, kind q
 		return res.Claims[0], res.Claims[0].Err
 	case kind == txQueue:
 		if at.alone {
-			defer s.noteTime(time.Now(), c.Queues)
+			defer s.noteTime(c.Queues)()
 		}
 		return s.claimInTx(ctx, c, at)
 	}
@@ -622,7 +624,7 @@ func (s *Store) claimKind(ctx context.Context, sidecar backends.Identity, kind q
 	if s.isObstructed(queue, backends.DoingClaim) && (at.locked[queue] || !at.probe[queue]) {
 		return backends.ClaimResult{}, s.obstruction(queue, backends.DoingClaim)
 	}
-	defer s.noteTime(time.Now(), c.Queues)
+	defer s.noteTime(c.Queues)()
 	var res backends.ClaimResult
 	err := s.limited(ctx, at.alone, func(ctx context.Context) (err error) {
 		res, err = s.claimCarefully(ctx, sidecar, c, s.retryRows(queue), false)

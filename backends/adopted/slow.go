@@ -16,7 +16,7 @@ import (
 )
 
 // A statement for an adopted table can take long: a trigger waits, or a cascade or a condition has no index. It must not
-// delay other queues. So a commit that others wait for ends such a statement after Store.slowAfter. Its parts then run apart,
+// delay other queues. So a commit that others wait for ends such a statement after slowAfter. Its parts then run apart,
 // and the queue that is slow again counts as slow for slowFor. Until then group commits leave its writes out, and the
 // caller tries each alone. It also claims from the queue in commits that delay no others (CommitContent.WaitForLocks). These have no
 // such limit.
@@ -25,6 +25,10 @@ const (
 	slowAfter = 5 * time.Second
 	slowFor   = time.Minute
 )
+
+// whenSlow calls f once a statement that begins now takes too long. stop prevents that, and reports whether it came in time: false means
+// that the statement is slow. Tests replace it: on a busy machine any statement can take that long.
+var whenSlow = func(f func()) (stop func() bool) { return time.AfterFunc(slowAfter, f).Stop }
 
 // errSlow ends a statement that others wait for.
 var errSlow = core.ErrSlow
@@ -88,8 +92,9 @@ func (s *Store) limited(ctx context.Context, alone bool, part func(ctx context.C
 	if alone {
 		return part(ctx)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, s.slowAfter, errSlow)
-	defer cancel()
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.whenSlow(func() { cancel(errSlow) })()
 	err := part(limited)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errSlow) {
 		return errSlow
@@ -130,11 +135,14 @@ func (s *Store) slowApart(ctx context.Context, k *commitment, at *attempt) (back
 	return s.writesApart(ctx, k, errSlow, at)
 }
 
-// noteTime notes the queues of a claim as slow if it took too long.
-func (s *Store) noteTime(began time.Time, queues []backends.Policy) {
-	if time.Since(began) > s.slowAfter {
-		for _, p := range queues {
-			s.noteSlow(p.Queue)
+// noteTime begins a claim, and returns the function that ends it: it notes the queues as slow if the claim took too long.
+func (s *Store) noteTime(queues []backends.Policy) (end func()) {
+	stop := s.whenSlow(func() {})
+	return func() {
+		if !stop() {
+			for _, p := range queues {
+				s.noteSlow(p.Queue)
+			}
 		}
 	}
 }

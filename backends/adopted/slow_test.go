@@ -2,6 +2,7 @@ package adopted_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,11 @@ import (
 var sleepers = map[string]string{
 	"PostgreSQL": `CREATE TABLE stuck (on_state text);
 		CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			WHILE EXISTS (SELECT FROM stuck WHERE on_state = coalesce(NEW.state, 'gone')) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN coalesce(NEW, OLD); END $$;
+			IF EXISTS (SELECT FROM stuck WHERE on_state = coalesce(NEW.state, 'gone')) THEN
+				PERFORM set_config('application_name', 'stuck', true);
+				WHILE EXISTS (SELECT FROM stuck WHERE on_state = coalesce(NEW.state, 'gone')) LOOP PERFORM pg_sleep(0.01); END LOOP;
+				PERFORM set_config('application_name', '', true);
+			END IF; RETURN coalesce(NEW, OLD); END $$;
 		CREATE TRIGGER sleep BEFORE UPDATE OR DELETE OR INSERT ON a FOR EACH ROW EXECUTE FUNCTION sleep()`,
 	"MySQL": `CREATE TABLE stuck (on_state varchar(9));
 		CREATE TRIGGER sleep_update BEFORE UPDATE ON a FOR EACH ROW BEGIN IF EXISTS (SELECT 1 FROM stuck WHERE on_state = NEW.state) THEN DO GET_LOCK(database(), 1000); DO RELEASE_LOCK(database()); END IF; END;
@@ -39,7 +44,7 @@ func TestSlowTable(t *testing.T) {
 				k := start(ddl, tables)
 				k.T = t
 				k.sql(sleeper)
-				k.EndSlow(300 * time.Millisecond)
+				k.endStuck(product)
 				k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}, {Queue: "m"}}}, 0)
 				a, b := k.one("a"), k.one("b")
 				writes := []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}, backends.Ack{Leases: leases(b)}}
@@ -145,7 +150,7 @@ func TestSlowTxQueue(t *testing.T) {
 		tables["a"] = a
 		k := on.newKit(t, ddl+"ALTER TABLE a ADD COLUMN attempts int NOT NULL DEFAULT 0", tables)
 		k.sql(sleeper)
-		k.EndSlow(300 * time.Millisecond)
+		k.endStuck(on.name)
 		done := k.one("a")
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}, {Queue: "m"}}}, 0)
 		k.sql("INSERT INTO stuck VALUES ('gone')")
@@ -211,6 +216,52 @@ func (k *kit) holdSleepers(product string) (end func()) {
 	return func() { once.Do(func() { k.sql(ending) }) }
 }
 
+// endStuck makes the Store take a statement for slow as soon as a trigger of holdSleepers waits in it, and no other one, however long
+// it takes. Sessions in which a trigger waited before the statement began don't count.
+func (k *kit) endStuck(product string) {
+	query := "SELECT pid::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'stuck'"
+	if product != "PostgreSQL" {
+		query = "SELECT concat(id, '') FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User lock'"
+	}
+	look := k.another()
+	var mu sync.Mutex
+	stuck := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		ids, err := look(query)
+		if err != nil {
+			k.Error(err)
+		}
+		return ids
+	}
+	var watches sync.WaitGroup
+	k.Cleanup(watches.Wait)
+	k.EndSlow(func(f func()) func() bool {
+		before, ended := stuck(), make(chan struct{})
+		var once sync.Once
+		inTime := false
+		watches.Go(func() {
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ended:
+					return
+				case <-tick.C:
+				}
+				if slices.ContainsFunc(stuck(), func(id string) bool { return !slices.Contains(before, id) }) {
+					once.Do(f)
+					return
+				}
+			}
+		})
+		return func() bool {
+			once.Do(func() { inTime = true; close(ended) })
+			return inTime
+		}
+	})
+}
+
 // TestSlowGiveBack shows that a claim whose end takes long to store keeps no other from being taken back, and is taken back
 // beside the maintenance.
 func TestSlowGiveBack(t *testing.T) {
@@ -221,7 +272,7 @@ func TestSlowGiveBack(t *testing.T) {
 		}
 		k := start(twoTables(product))
 		k.sql(sleeper)
-		k.EndSlow(300 * time.Millisecond)
+		k.endStuck(product)
 		claims := []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "b")}
 		for i := range claims {
 			claims[i].Slots[0].Lease = time.Millisecond

@@ -35,8 +35,8 @@ type Store struct {
 	held      *heldLeases
 	misfits   map[string][]*mapping.Misfit // of the tables that did not fit when the Store was opened
 	now       func() time.Time
-	scanGain  time.Duration // tests change it
-	slowAfter time.Duration // tests change it
+	scanGain  time.Duration                     // tests change it
+	whenSlow  func(f func()) (stop func() bool) // see whenSlow; tests change it
 	estimates core.Estimates
 	tx        *txPool
 
@@ -95,7 +95,7 @@ func (s *Store) Table(queue string) (t mapping.Table, adopted bool) {
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
 	s := &Store{
-		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, slowAfter: slowAfter, tx: newTxPool(), slow: &slowQueues{}, held: &heldLeases{},
+		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, whenSlow: whenSlow, tx: newTxPool(), slow: &slowQueues{}, held: &heldLeases{},
 	}
 	s.live.Store(&map[string]*statement.Queue{})
 	return s

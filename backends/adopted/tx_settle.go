@@ -57,9 +57,8 @@ func (s *Store) settleInTx(ctx context.Context, all []txWrite, alone bool, jitte
 	var wg sync.WaitGroup
 	for _, w := range all {
 		wg.Go(func() {
-			began := time.Now()
-			one := s.settleBeside(ctx, w, alone, jitter)
-			if time.Since(began) > s.slowAfter {
+			one, slow := s.settleBeside(ctx, w, alone, jitter)
+			if slow {
 				s.noteSlow(w.job.queue.Queue)
 			}
 			mu.Lock()
@@ -95,8 +94,12 @@ func (t *txRun) hasEnded() bool {
 	}
 }
 
-// settleBeside is settleJob. If the caller does not try the write alone, it waits for Store.slowAfter at most.
-func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter backends.Jitter) backends.WriteResult {
+// settleBeside is settleJob. If the caller does not try the write alone, it waits until that is slow at most. slow: it took
+// too long.
+func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter backends.Jitter) (r backends.WriteResult, slow bool) {
+	late := make(chan struct{})
+	inTime := s.whenSlow(func() { close(late) })
+	defer func() { slow = !inTime() }()
 	run := s.tx.run(w.proof)
 	switch {
 	case run != nil && alone:
@@ -107,13 +110,13 @@ func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter 
 			<-run.done
 		}
 		if s.tx.forgetRun(run); reflect.TypeOf(run.Write) == reflect.TypeOf(w.Write) {
-			return run.result
+			return run.result, false
 		}
-		return s.settleJob(ctx, w, jitter)
+		return s.settleJob(ctx, w, jitter), false
 	case run != nil:
-		return backends.WriteResult{Err: errTriedAlone}
+		return backends.WriteResult{Err: errTriedAlone}, false
 	case alone:
-		return s.settleJob(ctx, w, jitter)
+		return s.settleJob(ctx, w, jitter), false
 	}
 	inner, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
@@ -123,20 +126,18 @@ func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter 
 		defer end()
 		run.result = s.settleJob(inner, w, jitter)
 	})
-	timer := time.NewTimer(s.slowAfter)
-	defer timer.Stop()
 	select {
 	case <-run.done:
 		stop()
-		return run.result
-	case <-timer.C:
+		return run.result, false
+	case <-late:
 	}
 	if !stop() || !s.tx.addRun(run) { // its time is over, or the pool is closed
 		end()
 		<-run.done
-		return run.result
+		return run.result, false
 	}
-	return backends.WriteResult{Err: errTriedAlone}
+	return backends.WriteResult{Err: errTriedAlone}, false
 }
 
 // settleJob runs a write about one job.

@@ -111,7 +111,14 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					k := &kit{T: t, Database: open(t)}
-					stopObstacles(k.Backend)
+					ignoreSpeed(k.Backend)
+					if another := k.OpenAnother; another != nil {
+						k.OpenAnother = func() backends.Backend {
+							b := another()
+							ignoreSpeed(b)
+							return b
+						}
+					}
 					k.join(k.Backend, me)
 					if has := map[string]func() bool{"Limits": k.hasLimits, "Groups": k.hasGroups, "GroupWalk": k.hasGroups, "GroupReady": k.hasGroups, "GroupHistories": k.hasGroups, "Schedules": k.hasSchedules, "Progress": k.hasProgress, "Batches": k.hasBatches, "Expiry": k.expires, "OwnRetention": k.retains, "Conflicts": k.replacesContent}[topic.name]; has == nil || has() {
 						test(k)

@@ -540,7 +540,7 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners,
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {
 		return o, err
 	}
-	took := s.LocalTime().Sub(now)
+	took := s.took(now)
 	s.dueTrail.Looked(q.DueFrom, now, took, o.Due)
 	if owners && took > slowSearch {
 		s.owners.mu.Lock()

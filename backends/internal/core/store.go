@@ -60,11 +60,13 @@ type Store struct {
 
 	// LocalTime is the clock of cursors and of maintenance. Tests replace it.
 	LocalTime func() time.Time
+	took      func(since time.Time) time.Duration // see NothingIsSlow
 }
 
 // Init prepares the Store for its first use. address names the database in messages.
 func (s *Store) Init(d Driver, address string, log *slog.Logger) {
 	s.driver, s.traits, s.address, s.log, s.LocalTime = d, d.Traits(), address, log, time.Now
+	s.took = func(since time.Time) time.Duration { return s.LocalTime().Sub(since) }
 	s.tablePatience = tablePatience
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.obstacles.Log, s.obstacles.Address = log, address
@@ -153,6 +155,10 @@ func (s *Store) HeartbeatFailed(err error) error {
 	}
 	return why
 }
+
+// NothingIsSlow makes maintenance take each of its queries for quick. Tests use it: on a busy machine any query can be slow, and then
+// the next ones search less.
+func (s *Store) NothingIsSlow() { s.took = func(time.Time) time.Duration { return 0 } }
 
 // Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
