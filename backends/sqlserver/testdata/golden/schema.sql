@@ -87,12 +87,12 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
     result            varbinary(max) NULL,
     payload           varbinary(max) NOT NULL DEFAULT (0x),
-    -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled.
-    CONSTRAINT qsidecar_state CHECK (state = 'ready' OR (state = 'scheduled' AND run_at IS NOT NULL) OR (state IN ('claimed', 'done', 'dead') AND run_at IS NULL)),
     CONSTRAINT qsidecar_position CHECK (position > 0),
     CONSTRAINT [retain_ms: use a number from 1 to 316224000000] CHECK (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000),
-    -- Lists, counts and retention find finished jobs by this instant.
-    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+    -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled. Lists,
+    -- counts and retention find finished jobs by finished_at.
+    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state = 'ready' OR (state = 'scheduled' AND run_at IS NOT NULL)
+      OR (state = 'claimed' AND run_at IS NULL) OR (state IN ('done', 'dead') AND run_at IS NULL AND finished_at IS NOT NULL))
   );
 GO
 
