@@ -42,7 +42,7 @@ func ways(used ...bool) (n int) {
 	return n
 }
 
-// operations are the words for what operateFound does: to one job, to all of them, and to those that were left.
+// operations describe what operateFound does: to one job, to all of them, and to those that were left.
 var operations = map[protocol.Op]struct{ verb, doing, done, of, left string }{
 	protocol.OpCancel: {"cancel", "cancelling", "cancelled", "that wait or run", "ended before they could be cancelled"},
 	protocol.OpRetry:  {"retry", "retrying", "retried", "that are dead", "were no longer dead"},
@@ -57,26 +57,26 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 	if find.Headers, err = parseHeaders(s.headers); err != nil {
 		return err
 	}
-	words := operations[req.Op]
+	text := operations[req.Op]
 	return a.oneRequestWithin(cmd, longTimeout, func(ctx context.Context, c *qsidecar.Client) error {
 		ids, err := a.find(ctx, c, find, s.states)
 		if err != nil {
 			return err
 		}
 		if len(ids) == 0 {
-			return &codeError{exitFailure, errors.New("no such jobs " + words.of)}
+			return &codeError{exitFailure, errors.New("no such jobs " + text.of)}
 		}
-		if err := allow(ctx, fmt.Sprintf("%s %s of %s", words.verb, textfmt.Plural(int64(len(ids)), "job"), req.Queue)); err != nil {
+		if err := allow(ctx, fmt.Sprintf("%s %s of %s", text.verb, textfmt.Plural(int64(len(ids)), "job"), req.Queue)); err != nil {
 			return err
 		}
 		done, left := int64(0), 0
-		stop := a.progress(ctx, func(context.Context) string { return fmt.Sprintf("%s the jobs of %s …", words.doing, req.Queue) })
+		stop := a.progress(ctx, func(context.Context) string { return fmt.Sprintf("%s the jobs of %s …", text.doing, req.Queue) })
 		defer func() { stop() }()
 		for some := range slices.Chunk(ids, searchBatch) {
 			req.IDs = some
 			rep, err := c.Call(ctx, req)
 			if err != nil {
-				return fmt.Errorf("%d of %d jobs are %s: %w", done, len(ids), words.done, err)
+				return fmt.Errorf("%d of %d jobs are %s: %w", done, len(ids), text.done, err)
 			}
 			done, left = done+rep.Count.Or(0), left+len(some)-int(rep.Count.Or(0))
 			if a.json {
@@ -88,12 +88,12 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 		stop()
 		stop = func() {}
 		if left > 0 {
-			fmt.Fprintf(a.errOut, "qsidecar: %s %s\n", textfmt.Plural(int64(left), "job"), words.left)
+			fmt.Fprintf(a.errOut, "qsidecar: %s %s\n", textfmt.Plural(int64(left), "job"), text.left)
 		}
 		if a.json {
 			return nil
 		}
-		return a.printf("%s %s", words.done, textfmt.Plural(done, "job"))
+		return a.printf("%s %s", text.done, textfmt.Plural(done, "job"))
 	})
 }
 

@@ -71,7 +71,7 @@ func lockSocket(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// CheckFree returns an error if another process serves the path, or something else is in its place.
+// CheckFree returns an error if another process serves the path, or if a file is in the way.
 func CheckFree(path string) error {
 	lock, err := lockSocket(path)
 	if err != nil {
