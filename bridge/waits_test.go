@@ -44,7 +44,11 @@ func TestPeekShowsWhyAJobWaits(t *testing.T) {
 		}
 		later, plain := enqueue(`"queue":"a","delay_ms":60000`), enqueue(`"queue":"a"`)
 		want(`"ids":["`+later+`"]`, "time")
-		want(`"queue":"a","ids":["`+plain+`"]`, "")
+		want(`"queue":"a","ids":["`+plain+`"]`, "worker")
+		other := enqueue(`"queue":"a"`)
+		c.claim1("a")
+		want(`"queue":"a","ids":["`+other+`"]`, "") // one has a job of the queue
+		plain = other
 		c.call(`{"op":"pause","queue":"a"}`)
 		want(`"queue":"a","ids":["`+later+`","`+plain+`"]`, "time; pause")
 		want(`"queue":"a","state":"ready"`, "") // a list isn't explained
