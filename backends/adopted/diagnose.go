@@ -25,8 +25,14 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		return found, err
 	}
 	hidden, err := s.HiddenJobs(ctx)
-	if found = append(found, hidden...); err != nil {
+	switch found = append(found, hidden...); {
+	case err == nil:
+	case backends.Retryable(err) || ctx.Err() != nil:
 		return found, err
+	default: // the sidecar's own tables do not exist yet
+		all := backends.Findings(found)
+		all.AddInfo("queue", fmt.Sprintf("can't check whether queues with a table have jobs in qsidecar_jobs too (the first start creates it): %v", err))
+		found = all
 	}
 	tried, err := s.Try(ctx)
 	return append(found, tried...), err
