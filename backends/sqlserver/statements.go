@@ -73,6 +73,8 @@ type statements struct {
 	states, cancelWaiting, noteCancelled   *piece
 	cancelled, forgetCancelled             *piece
 	addHour, forgetHours, clock, hours     *piece
+	lockGates, readGates, passGate         *piece
+	lockLimits, setLimits, allLimits       *piece
 	zone, line, brief, describe            *piece
 	count, purge                           map[backends.State]*piece
 	all                                    []*piece
@@ -117,6 +119,8 @@ func render(schema string) *statements {
 	s.retryIDs, s.retryFrom, s.keysTaken = get("retry_ids"), get("retry_from"), get("keys_taken")
 	s.zone, s.line, s.brief, s.describe = get("adopt_zone"), get("adopt_line"), get("adopt_brief"), get("describe")
 	s.addHour, s.forgetHours, s.clock, s.hours = get("add_hour"), get("forget_hours"), get("clock"), get("hours")
+	s.lockGates, s.readGates, s.passGate = get("lock_gates"), get("read_gates"), get("pass_gate")
+	s.lockLimits, s.setLimits, s.allLimits = get("lock_limits"), get("set_limits"), get("all_limits")
 	s.describe.adopted, s.brief.adopted = true, true
 	s.states, s.cancelWaiting, s.noteCancelled = get("states"), get("cancel_waiting"), get("note_cancelled")
 	s.cancelled, s.forgetCancelled = get("cancelled"), get("forget_cancelled")

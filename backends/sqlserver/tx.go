@@ -33,6 +33,7 @@ var _ interface {
 	core.KeyLockFinder
 	core.Expirer
 	core.Retainer
+	core.Gatekeeper
 } = (*tx)(nil)
 
 const (
@@ -145,7 +146,21 @@ func (t *tx) Flush(ctx context.Context) error {
 // ask queues the query about the sidecar and the queues of the claims.
 func (t *tx) ask() {
 	t.asked, t.returns = true, make([]int64, len(t.o.Queues))
-	t.add(t.s.sql.host, []reader{one(&t.alive), returnsInto(t.returns)}, int64(t.o.Sidecar), listOf(t.o.Queues))
+	t.add(t.s.sql.host, []reader{one(&t.alive), each(func(rows *sql.Rows) error {
+		var n int
+		var returns int64
+		var gated bool
+		if err := rows.Scan(&n, &returns, &gated); err != nil {
+			return err
+		}
+		_, err := item(t.returns, n)
+		if err == nil && gated {
+			t.returns[n] = -1 - returns
+		} else if err == nil {
+			t.returns[n] = returns
+		}
+		return err
+	})}, int64(t.o.Sidecar), listOf(t.o.Queues))
 }
 
 func (t *tx) evicted() error {

@@ -45,9 +45,9 @@ ORDER BY t.name;
 SELECT 'INSERT' AS need, COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'INSERT'), 0) AS has
 UNION ALL
 SELECT 'DELETE' AS need, COALESCE(HAS_PERMS_BY_NAME(@describe_full, 'OBJECT', 'DELETE'), 0) AS has;
-SELECT TOP (5) CASE WHEN SCHEMA_NAME(t.schema_id) = SCHEMA_NAME() THEN t.name ELSE SCHEMA_NAME(t.schema_id) + N'.' + t.name END AS name
+SELECT TOP (1000) CASE WHEN SCHEMA_NAME(t.schema_id) = SCHEMA_NAME() THEN t.name ELSE SCHEMA_NAME(t.schema_id) + N'.' + t.name END AS name
 FROM sys.tables AS t
-WHERE LOWER(t.name) = LOWER(@describe_name) AND @describe_table IS NULL
+WHERE @describe_table IS NULL
 ORDER BY t.name;
 SELECT k.name, COALESCE(k.[definition], N'') AS rule_text
 FROM sys.check_constraints AS k

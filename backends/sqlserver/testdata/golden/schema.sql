@@ -92,7 +92,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     CONSTRAINT qsidecar_position CHECK (position > 0),
     CONSTRAINT [retain_ms: use a number from 1 to 316224000000] CHECK (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000),
     -- Lists, counts and retention find finished jobs by this instant.
-    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
+    CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state IN ('ready', 'scheduled', 'claimed') OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
   );
 GO
 
@@ -197,8 +197,36 @@ GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_queues') IS NULL
   CREATE TABLE [qsidecar].qsidecar_queues (
-    queue  varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queues_queue PRIMARY KEY,
-    paused tinyint      NOT NULL
+    queue       varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queues_queue PRIMARY KEY,
+    paused      tinyint      NOT NULL,
+    -- its limits over all sidecars
+    max_claimed bigint       NULL, -- how many jobs can be claimed at a time; NULL: any number
+    rate        bigint       NULL, -- how many jobs can start in rate_ms; NULL: any number
+    rate_ms     bigint       NULL,
+    burst       bigint       NULL, -- how many jobs can start at once; NULL: what the rate allows in a second
+    group_limit bigint       NULL, -- how many jobs of a group can be claimed at a time; NULL: 1, or any number with group_ready
+    group_skips tinyint      NULL, -- 1: a failed job gives up its slot of the group; NULL: it doesn't
+    group_ready bigint       NULL, -- how many jobs of a group can be ready at a time; NULL: any number
+    limits_at   datetime2(6) NULL -- when the limits were changed
+  );
+GO
+
+-- A row for each queue with limits. Each claim from the queue locks and writes it.
+IF OBJECT_ID(N'[qsidecar].qsidecar_gates') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_gates (
+    queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_gates_queue PRIMARY KEY,
+    passes  bigint       NOT NULL, -- how often it was locked
+    next_at bigint       NOT NULL -- when the rate has paid for all starts, in nanoseconds since 1970
+  );
+GO
+
+-- The claimed jobs of queues with max_claimed. A row can outlive its claim until the next
+-- claim from the queue.
+IF OBJECT_ID(N'[qsidecar].qsidecar_capped') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_capped (
+    queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    job   bigint       NOT NULL,
+    CONSTRAINT qsidecar_capped_queue PRIMARY KEY (queue, job)
   );
 GO
 
@@ -465,6 +493,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_failures TO [qsideca
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_keys TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_sidecars TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_gates TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_capped TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_history TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_requeues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_cancelled TO [qsidecar_sidecar];

@@ -4,10 +4,11 @@ import re
 
 from sqlglot import exp
 
-SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta", "qsidecar_cancelled"}
+SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta", "qsidecar_cancelled",
+         "qsidecar_gates", "qsidecar_capped"}
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
         "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"],
-        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"]}
+        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"], "qsidecar_gates": ["queue"], "qsidecar_capped": ["queue", "job"]}
 CLAIMING = {"UPDLOCK", "READPAST", "ROWLOCK", "READCOMMITTEDLOCK"}
 HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEADLOCK_PRIORITY LOW",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"]

@@ -26,7 +26,7 @@ PARTS = {"declare": ["names", "kind", "query"], "list": ["query"], "assign": ["n
 
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
         "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"],
-        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"]}
+        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"], "qsidecar_gates": ["queue"], "qsidecar_capped": ["queue", "job"]}
 
 ZONE = 120  # the server's clock shows UTC and so many minutes
 
