@@ -19,6 +19,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -186,9 +187,6 @@ func lockRow(t *testing.T, url, row string) (unlock func()) {
 	}
 }
 
-// lacks are the topics that SQL Server doesn't have yet.
-var lacks = []string{"Groups", "GroupWalk", "GroupReady", "GroupHistories"}
-
 // TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
 // Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
 func TestConformanceByEmulation(t *testing.T) {
@@ -217,7 +215,6 @@ func TestConformanceByEmulation(t *testing.T) {
 		}
 		e.lockTimeouts = strings.Contains(t.Name(), "/LockedRows/")
 		return &backendtest.Database{
-			Lacks:       lacks,
 			Backend:     s,
 			OpenAnother: func() backends.Backend { return open(t, o) },
 			AdvanceClock: func(d time.Duration) {
@@ -227,7 +224,7 @@ func TestConformanceByEmulation(t *testing.T) {
 			BeforeCommit: s.beforeCommit,
 			CommitErrors: s.commitErrors(e),
 			EmptyTable:   func(table string) { beside(t, fmt.Sprintf("DELETE FROM %s.qsidecar_%s", schema, table)) },
-			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "history", "requeues", "commits", "gates", "capped"},
+			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "history", "requeues", "commits", "gates", "capped", "stripes", "admissions"},
 			RefuseJobs: func(queue, reason string) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
@@ -241,10 +238,16 @@ func TestConformanceByEmulation(t *testing.T) {
 			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
 			},
-			LockRow: func(id string) func() { return lockRow(t, url, schema+".qsidecar_jobs WHERE id = "+id) },
+			AdmitsInCommits: true,
+			LockRow:         func(id string) func() { return lockRow(t, url, schema+".qsidecar_jobs WHERE id = "+id) },
 			LockGate: func(queue string) func() {
 				e.lockTimeouts = true
 				return lockRow(t, url, fmt.Sprintf("%s.qsidecar_gates WHERE queue = '%s'", schema, queue))
+			},
+			LockStripe: func(queue, group string) func() {
+				e.lockTimeouts = true
+				_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
+				return lockRow(t, url, fmt.Sprintf("%s.qsidecar_stripes WHERE queue = '%s' AND stripe = %d", schema, queue, stripes[0]))
 			},
 			Application:   func() (func(queue, key string) error, func()) { return application(t, url, schema) },
 			InvalidValues: values,

@@ -60,6 +60,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_sidecars TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_gates TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_capped TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_stripes TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_admissions TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_history TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_requeues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_cancelled TO {r};

@@ -14,7 +14,7 @@ WHERE queue = @limit_queue;
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN EXISTS (
   SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @limit_queue) THEN 1 ELSE 0 END AS ready
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @limit_queue) THEN 1 ELSE 0 END AS ready
 OPTION (KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN
