@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -62,30 +61,8 @@ func (t *tx) LeaveGroups(ids []int64) {
 
 // admission is what Admit has read about a group.
 type admission struct {
-	core.Group
+	core.Admission
 	entered []int64 // its jobs in qsidecar_admitted
-	limits  backends.Limits
-	claimed int      // how many claimed jobs have slots
-	delayed []member // the scheduled jobs that have slots
-	members []member // the ready and the first blocked jobs
-	full    bool     // there can be more blocked jobs than members
-}
-
-// member is a job of a group that no worker has.
-type member struct {
-	id, position int64
-	urgency      int32
-	blocked      bool
-}
-
-func compareMembers(a, b member) int {
-	order := cmp.Compare(a.urgency, b.urgency)
-	if order == 0 && a.blocked != b.blocked {
-		if order = -1; a.blocked {
-			order = 1
-		}
-	}
-	return cmp.Or(order, cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
 }
 
 // LockGroups implements core.Grouper. Servers of which several write find out with the COMMIT which stripes others have locked.
@@ -123,7 +100,7 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	}
 	wanted := slices.Clone(unnoticed)
 	for i := range all {
-		wanted = append(wanted, all[i].candidates()...)
+		wanted = append(wanted, all[i].Candidates()...)
 	}
 	locked := map[int64]*job{}
 	slices.Sort(wanted)
@@ -137,48 +114,48 @@ func (t *tx) Admit(ctx context.Context, groups []core.Group, limit int, admitted
 	if len(notes) > 0 {
 		t.Add(t.s.sql.deleteNotes, session.IDs(notes))
 	}
-	backs := map[string][]member{}
+	backs := map[string][]core.Member{}
 	enter := rowList{tx: t, head: t.s.sql.enterAdmitted}
 	var leave, block, admit []int64
-	var last [][]member // those that get new positions, by their ranks in their groups
+	var last core.Ranked // those that get new positions
 	for i := range all {
 		a := &all[i]
-		late, down, up, more := a.decide(locked)
+		late, down, up, more := a.Decide(a.has(locked))
 		leave = append(leave, late...)
 		if block = append(block, down...); more {
 			again = append(again, a.Group)
 		}
 		changed += len(late) + len(down) + len(up)
-		for place, m := range up {
-			enter.add(1024, a.Queue, []byte(a.Name), m.id)
-			if a.limits.GroupReady == 0 {
-				admit, backs[a.Queue] = append(admit, m.id), append(backs[a.Queue], m)
-				continue
+		fair := a.Limits.GroupReady > 0
+		for _, m := range up {
+			enter.add(1024, a.Queue, []byte(a.Name), m.ID)
+			if fair {
+				admitted(a.Queue, m.Urgency, m.Position, 0)
+			} else {
+				admit, backs[a.Queue] = append(admit, m.ID), append(backs[a.Queue], m)
 			}
-			if place == len(last) {
-				last = append(last, nil)
-			}
-			last[place] = append(last[place], m)
-			admitted(a.Queue, m.urgency, m.position, 0)
+		}
+		if fair {
+			last.Add(up)
 		}
 	}
-	fair := t.admitLast(slices.Concat(last...))
+	fair := t.admitLast(last.Order())
 	t.changeSlots(leave, block, admit, slices.DeleteFunc(unnoticed, func(id int64) bool {
 		return locked[id] == nil || !locked[id].is(backends.StateBlocked) || slices.Contains(fair, id)
 	}))
 	t.countReturns(slices.Collect(maps.Keys(backs)), func(queue string, returns int64) {
 		for _, m := range backs[queue] {
-			admitted(queue, m.urgency, m.position, returns)
+			admitted(queue, m.Urgency, m.Position, returns)
 		}
 	})
 	return changed, again, nil
 }
 
 // admitLast admits blocked jobs, with new positions in the order of the list. It returns their ids.
-func (t *tx) admitLast(all []member) (ids []int64) {
+func (t *tx) admitLast(all []core.Member) (ids []int64) {
 	ranks := map[int64]int64{}
 	for i, m := range all {
-		ranks[m.id] = int64(i)
+		ranks[m.ID] = int64(i)
 	}
 	if ids = slices.Sorted(maps.Keys(ranks)); len(ids) > 0 {
 		values := make([]int64, len(ids))
@@ -210,66 +187,18 @@ func (t *tx) changeSlots(leave, block, admit, notice []int64) {
 	}
 }
 
-// surplus returns the scheduled jobs beyond the limit, and how many of the members can have slots.
-func (a *admission) surplus() (late []member, places int) {
-	kept := int(min(int64(len(a.delayed)), max(a.limits.GroupSlots()-int64(a.claimed), 0)))
-	return a.delayed[kept:], int(a.limits.GroupPlaces(int64(a.claimed + kept)))
-}
-
-// candidates returns the jobs that Admit possibly changes.
-func (a *admission) candidates() (ids []int64) {
-	late, places := a.surplus()
-	for _, m := range late {
-		ids = append(ids, m.id)
-	}
-	for place, m := range a.members {
-		if m.blocked == (place < places) {
-			ids = append(ids, m.id)
-		}
-	}
-	return ids
-}
-
-// decide returns the scheduled jobs that lose their slots, the ready jobs to block again and the blocked jobs to admit. more: there is
-// more to change, or a row was locked.
-func (a *admission) decide(locked map[int64]*job) (leave, block []int64, admit []member, more bool) {
-	late, places := a.surplus()
-	has := func(id int64, state backends.State) bool {
+// has returns a function that reports whether a job of the group is among locked rows, and in a state.
+func (a *admission) has(locked map[int64]*job) func(id int64, state backends.State) bool {
+	return func(id int64, state backends.State) bool {
 		j := locked[id]
-		return j != nil && j.is(state) && j.Group == a.Name
-	}
-	for _, m := range late {
-		if has(m.id, backends.StateScheduled) {
-			leave = append(leave, m.id)
-		} else {
-			more = true
+		if j == nil || !j.is(state) {
+			return false
 		}
-	}
-	free := places
-	for place, m := range a.members {
-		switch {
-		case m.blocked:
-		case place < places:
-			free--
-		case has(m.id, backends.StateReady):
-			block = append(block, m.id)
-		default:
-			free--
-			more = true
+		if state == backends.StateBlocked {
+			return j.group == a.Name
 		}
+		return j.Group == a.Name
 	}
-	for place, m := range a.members {
-		if !m.blocked || place >= places || free <= 0 {
-			continue
-		}
-		free-- // also if its row is locked: a later job must not overtake it
-		if j := locked[m.id]; j != nil && j.is(backends.StateBlocked) && j.group == a.Name {
-			admit = append(admit, m)
-		} else {
-			more = true
-		}
-	}
-	return leave, block, admit, more || a.full && free > 0
 }
 
 // anyGroup returns the condition that a row is of one of the groups.
@@ -303,7 +232,7 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 		return nil, nil, nil, err
 	}
 	for i := range all {
-		all[i].limits = limits[all[i].Queue]
+		all[i].Limits = limits[all[i].Queue]
 	}
 	found := map[int64]bool{}
 	for part := range slices.Chunk(entered, core.BatchRows) {
@@ -313,14 +242,14 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 				return
 			}
 			found[r.Int(0)] = true
-			m := member{id: r.Int(0), urgency: int32(r.Int(4)), position: r.Int(5)}
+			m := core.Member{ID: r.Int(0), Urgency: int32(r.Int(4)), Position: r.Int(5)}
 			switch backends.State(r.Text(3)) {
 			case backends.StateReady:
-				a.members = append(a.members, m)
+				a.Members = append(a.Members, m)
 			case backends.StateScheduled:
-				a.delayed = append(a.delayed, m)
+				a.Delayed = append(a.Delayed, m)
 			default:
-				a.claimed++
+				a.Claimed++
 			}
 		}, t.s.sql.admittedRows, session.IDs(part))
 	}
@@ -330,8 +259,7 @@ func (t *tx) readGroups(ctx context.Context, groups []core.Group, limit int) (al
 	}
 	for i := range all {
 		a := &all[i]
-		slices.SortFunc(a.members, compareMembers)
-		slices.SortFunc(a.delayed, compareMembers)
+		a.Sort()
 		if gone := slices.DeleteFunc(a.entered, func(id int64) bool { return found[id] }); len(gone) > 0 {
 			t.Add(t.s.sql.leaveAdmitted, a.Queue, []byte(a.Name), session.IDs(gone))
 		}
@@ -345,13 +273,13 @@ func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 	counts := map[int64]int{}
 	read := func(r *session.Result) {
 		n := r.Int(0)
-		a, most := &all[n/2], int(min(all[n/2].limits.GroupPlaces(0), int64(limit)))
+		a, most := &all[n/2], int(min(all[n/2].Limits.GroupPlaces(0), int64(limit)))
 		if n%2 == 0 && len(*unnoticed) < limit {
 			*unnoticed = append(*unnoticed, r.Int(1))
 		}
 		if counts[n]++; counts[n] <= most {
-			a.members = append(a.members, member{id: r.Int(1), urgency: int32(r.Int(2)), position: r.Int(3), blocked: true})
-			a.full = a.full || counts[n] == limit
+			a.Members = append(a.Members, core.Member{ID: r.Int(1), Urgency: int32(r.Int(2)), Position: r.Int(3), Blocked: true})
+			a.Full = a.Full || counts[n] == limit
 		}
 	}
 	for i := range all {
@@ -363,7 +291,7 @@ func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 			t.Text(t.s.sql.firstBlocked, 2*i, table.Unnoticed+segment, limit)
 		}
 		t.Text("\nUNION ALL ")
-		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(all[i].limits.GroupPlaces(0), int64(limit)))
+		t.Text(t.s.sql.firstBlocked, 2*i+1, table.Noticed+segment, min(all[i].Limits.GroupPlaces(0), int64(limit)))
 	}
 }
 

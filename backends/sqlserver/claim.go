@@ -54,7 +54,7 @@ func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	var headers string
 	var progress int16
 	if err := rows.Scan(&j.Slot, &policy, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, &j.EnqueuedAt,
-		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &progress, &within, &j.Payload); err != nil {
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Group, &progress, &within, &j.Payload); err != nil {
 		return j, err
 	}
 	of, err := item(r.Queues, policy-1)
@@ -64,6 +64,7 @@ func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	j.Queue, j.Job.Queue, j.ID, j.EnqueuedAt = policy-1, of.Queue, core.ID(id), j.EnqueuedAt.UTC()
 	j.Timeout = cmp.Or(core.FromMS(timeout), of.Timeout)
 	j.StartWithin = core.FromMS(within)
+	j.Group = givenGroup(j.Group)
 	j.Headers, j.HasProgress = core.ReadHeaders(headers), progress != 0
 	return j, nil
 }
@@ -159,7 +160,7 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 	for i, j := range jobs {
 		rows[i] = buryRow{j.ID, j.Policy.MaxAttempts, some(ms(j.Policy.RetainDead)), j.Message}
 	}
-	t.add(t.s.sql.bury, nil, document(rows))
+	t.add(t.s.sql.bury, []reader{t.notesThem()}, document(rows))
 }
 
 // Expire implements core.Expirer.
@@ -172,9 +173,11 @@ func (t *tx) Expire(jobs []core.Expired) {
 			removed = append(removed, onlyRow{j.ID})
 		}
 	}
-	chunks(removed, func(_ int, rows []onlyRow) { t.add(t.s.sql.removeExpired, []reader{total(new(int64))}, document(rows)) })
+	chunks(removed, func(_ int, rows []onlyRow) {
+		t.add(t.s.sql.removeExpired, []reader{nil, t.notesThem()}, document(rows))
+	})
 	chunks(rows, func(_ int, rows []expireRow) {
-		t.add(t.s.sql.expire, nil, document(rows), mssql.NVarCharMax(backends.ExpiredMessage))
+		t.add(t.s.sql.expire, []reader{t.notesThem()}, document(rows), mssql.NVarCharMax(backends.ExpiredMessage))
 	})
 }
 
@@ -249,5 +252,5 @@ func (s *Store) claimStatement(queue string) string {
 // ClaimState implements core.Tx.
 func (t *tx) ClaimState() core.ClaimState {
 	age := t.s.age()
-	return core.ClaimState{Returns: t.returns, Ended: age, Begun: age + int64(settled)}
+	return core.ClaimState{Returns: t.returns, Fair: t.fair, Ended: age, Begun: age + int64(settled)}
 }

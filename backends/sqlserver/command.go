@@ -68,7 +68,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			err := one(&changed, &now)(rows)
 			n, ready = n+changed, ready || now > 0
 			return err
-		}}, queue, document(idRows(ids)), set, priority, mode, delay, ms(c.Within), at)
+		}, t.notesThem()}, queue, document(idRows(ids)), set, priority, mode, delay, ms(c.Within), at)
 	})
 	err = t.send(ctx)
 	return n, ready, err
@@ -77,7 +77,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 // Delete implements core.Commander.
 func (t *tx) Delete(ctx context.Context, queue string, ids []int64) (n int64, err error) {
 	chunks(ids, func(_ int, ids []int64) {
-		t.add(t.s.sql.delete, []reader{total(&n)}, queue, document(idRows(ids)))
+		t.add(t.s.sql.delete, []reader{total(&n), t.notesThem()}, queue, document(idRows(ids)))
 	})
 	err = t.send(ctx)
 	return n, err
@@ -95,7 +95,8 @@ func (t *tx) States(ctx context.Context, queue string, ids []int64) (all []core.
 	chunks(ids, func(_ int, ids []int64) {
 		t.add(t.s.sql.states, []reader{each(func(rows *sql.Rows) error {
 			var j core.JobState
-			err := rows.Scan(&j.ID, (*string)(&j.State), &j.Cancelled)
+			err := rows.Scan(&j.ID, (*string)(&j.State), &j.Group, &j.Cancelled)
+			j.Group = givenGroup(j.Group)
 			all = append(all, j)
 			return err
 		})}, queue, document(idRows(ids)))
@@ -130,7 +131,7 @@ func (t *tx) NoteCancelled(claims []*core.Row) {
 
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, _ any, limit int64) (r core.Step, err error) {
-	err = t.run(ctx, t.s.sql.purge[state], []reader{total(&r.N)}, queue, limit)
+	err = t.run(ctx, t.s.sql.purge[state], []reader{total(&r.N), t.notesThem()}, queue, limit)
 	r.Seen = r.N
 	return r, err
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -165,8 +166,26 @@ func application(t *testing.T, url, schema string) (lock func(queue, key string)
 	}
 }
 
-// lacks are the topics that SQL Server doesn't have yet.
-var lacks = []string{"Limits", "Groups", "GroupWalk", "GroupReady", "GroupHistories"}
+// lockRow locks a row in an open transaction of another program, until unlock is called or the test ends.
+func lockRow(t *testing.T, url, row string) (unlock func()) {
+	c, err := pgx.Connect(t.Context(), url)
+	if err == nil {
+		_, err = c.Exec(t.Context(), "BEGIN; SELECT FROM "+row+" FOR UPDATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() { // a close alone would leave the lock for a moment
+		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
 // Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
@@ -196,7 +215,6 @@ func TestConformanceByEmulation(t *testing.T) {
 		}
 		e.lockTimeouts = strings.Contains(t.Name(), "/LockedRows/")
 		return &backendtest.Database{
-			Lacks:       lacks,
 			Backend:     s,
 			OpenAnother: func() backends.Backend { return open(t, o) },
 			AdvanceClock: func(d time.Duration) {
@@ -206,7 +224,7 @@ func TestConformanceByEmulation(t *testing.T) {
 			BeforeCommit: s.beforeCommit,
 			CommitErrors: s.commitErrors(e),
 			EmptyTable:   func(table string) { beside(t, fmt.Sprintf("DELETE FROM %s.qsidecar_%s", schema, table)) },
-			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "history", "requeues", "commits"},
+			SmallTables:  []string{"failures", "keys", "sidecars", "queues", "cancelled", "progress", "pending", "schedules", "batches", "batch_members", "batch_notes", "history", "requeues", "commits", "gates", "capped", "stripes", "admissions"},
 			RefuseJobs: func(queue, reason string) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
@@ -220,24 +238,16 @@ func TestConformanceByEmulation(t *testing.T) {
 			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
 			},
-			LockRow: func(id string) func() {
-				c, err := pgx.Connect(t.Context(), url)
-				if err == nil {
-					_, err = c.Exec(t.Context(), fmt.Sprintf("BEGIN; SELECT FROM %s.qsidecar_jobs WHERE id = %s FOR UPDATE", schema, id))
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					if err := c.Close(context.Background()); err != nil {
-						t.Error(err)
-					}
-				})
-				return func() { // a close alone would leave the lock for a moment
-					if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
-						t.Fatal(err)
-					}
-				}
+			AdmitsInCommits: true,
+			LockRow:         func(id string) func() { return lockRow(t, url, schema+".qsidecar_jobs WHERE id = "+id) },
+			LockGate: func(queue string) func() {
+				e.lockTimeouts = true
+				return lockRow(t, url, fmt.Sprintf("%s.qsidecar_gates WHERE queue = '%s'", schema, queue))
+			},
+			LockStripe: func(queue, group string) func() {
+				e.lockTimeouts = true
+				_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
+				return lockRow(t, url, fmt.Sprintf("%s.qsidecar_stripes WHERE queue = '%s' AND stripe = %d", schema, queue, stripes[0]))
 			},
 			Application:   func() (func(queue, key string) error, func()) { return application(t, url, schema) },
 			InvalidValues: values,

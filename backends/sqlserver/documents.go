@@ -161,6 +161,8 @@ type jobRow struct {
 
 	Retain *int64 `json:"retain_ms,omitempty"` // of those with a retention of their own
 
+	Group *string `json:"group_name,omitempty"`
+
 	// of those with a key
 	Key      *string `json:"key,omitempty"`
 	TTL      *int64  `json:"ttl_ms,omitempty"`
@@ -185,6 +187,12 @@ func newJobRow(n int, j *core.NewJob, payloads *blob) (jobRow, error) {
 		r.KeepDead = some(ms(e.RetainDead))
 	}
 	r.Retain = some(ms(j.Retain))
+	if j.Group != "" {
+		if err := checkGroup(j.Group); err != nil {
+			return r, err
+		}
+		r.Group = text(storedGroup(j.Group))
+	}
 	if len(j.Headers) > 0 {
 		b, err := json.Marshal(j.Headers)
 		if err != nil {

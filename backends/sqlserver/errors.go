@@ -116,7 +116,7 @@ func insertRace(err error) bool {
 	if !errors.As(err, &sqlErr) || sqlErr.Number != 2627 && sqlErr.Number != 2601 {
 		return false
 	}
-	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_sidecars_sidecar", "qsidecar_queues_queue", "qsidecar_history_hour", "qsidecar_requeues_queue", "qsidecar_commits_pipeline", "qsidecar_leases_item"} {
+	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_sidecars_sidecar", "qsidecar_queues_queue", "qsidecar_gates_queue", "qsidecar_capped_queue", "qsidecar_stripes_queue", "qsidecar_admissions_group", "qsidecar_history_hour", "qsidecar_requeues_queue", "qsidecar_commits_pipeline", "qsidecar_leases_item"} {
 		if strings.Contains(sqlErr.Message, constraint) {
 			return true
 		}

@@ -275,7 +275,7 @@ func TestARowThatIsNotChanged(t *testing.T) {
 			switch {
 			case strings.Contains(query, "@lock_ids"):
 				return []*answer{rowOf("", int64(7), "q", "", int64(0), int64(1), int64(2), int64(3), int64(4), int64(3), int64(0),
-					int64(1), int64(5), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0)), rowOf(int64(0))}, nil
+					int64(1), int64(5), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), ""), rowOf(int64(0))}, nil
 			case strings.Contains(query, "@ending_claims"):
 				tries++
 				return []*answer{{Columns: make([]string, 1)}, {Columns: make([]string, 2)}, rowOf(int64(1))}, nil

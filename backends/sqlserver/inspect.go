@@ -55,7 +55,7 @@ func (q inspection) statsOf(ctx context.Context, queues []string, all []backends
 		var st backends.QueueStats
 		var now time.Time
 		var claimed, ready sql.NullTime
-		err := rows.Scan(&n, &now, &st.Ready, &st.Scheduled, &st.Claimed, &st.Done, &st.Dead, &st.Paused, &claimed, &ready)
+		err := rows.Scan(&n, &now, &st.Ready, &st.Blocked, &st.Scheduled, &st.Claimed, &st.Done, &st.Dead, &st.Paused, &claimed, &ready)
 		if err != nil {
 			return err
 		}
@@ -82,6 +82,7 @@ type listPlace struct {
 	position int64
 	at       string
 	id       int64
+	group    string // as the tables have it
 }
 
 func listStart() listPlace { return listPlace{priority: 32767, at: instant(time.Time{})} }
@@ -92,7 +93,7 @@ func (q inspection) Place(ctx context.Context, p backends.Peek, id int64) (place
 	err = q.once(ctx, call{q.sql.place, []any{p.Queue, id}, []reader{each(func(rows *sql.Rows) error {
 		found = true
 		var run, claimed, finished sql.NullTime
-		if err := rows.Scan(&from.priority, &from.position, &run, &claimed, &finished); err != nil {
+		if err := rows.Scan(&from.priority, &from.position, &run, &claimed, &finished, &from.group); err != nil {
 			return err
 		}
 		from.id = id
@@ -119,6 +120,8 @@ func (q inspection) Sizes(ctx context.Context, p backends.Peek, ids []int64, aft
 		switch p.State {
 		case backends.StateReady:
 			c = call{piece: q.sql.peekReady, args: []any{p.Queue, int64(from.priority), from.position, limit}}
+		case backends.StateBlocked:
+			c = call{piece: q.sql.peekBlocked, args: []any{p.Queue, from.group, int64(from.priority), from.position, limit}}
 		case backends.StateScheduled:
 			c = call{piece: q.sql.peekScheduled, args: []any{p.Queue, from.at, from.id, limit}}
 		case backends.StateClaimed:
@@ -189,10 +192,11 @@ func scanView(rows *sql.Rows) (id int64, v backends.View, err error) {
 	var headers, worker string
 	var progress int16
 	err = rows.Scan(&id, &v.Queue, (*string)(&v.State), &v.Payload, &v.Priority, &v.Attempt, &v.MaxAttempts, &v.EnqueuedAt,
-		&run, &claimed, &finished, &worker, &v.Key, &headers, &v.Result, &progress, &startBefore)
+		&run, &claimed, &finished, &worker, &v.Key, &headers, &v.Result, &progress, &startBefore, &v.Group)
 	if err != nil {
 		return id, v, err
 	}
+	v.Group = givenGroup(v.Group)
 	v.ID, v.EnqueuedAt, v.HasProgress = core.ID(id), v.EnqueuedAt.UTC(), progress != 0
 	if finished.Valid {
 		v.FinishedAt = finished.Time.UTC()

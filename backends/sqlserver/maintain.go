@@ -15,10 +15,10 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 	var fireAt *int64
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
 	err = a.once(ctx, call{a.sql.around, []any{
-		int64(bit(q.Prune)), int64(bit(q.Owners)), int64(q.Schedules), int64(bit(q.Cancelled && !q.Watched)),
+		int64(bit(q.Prune)), int64(bit(q.Owners)), int64(q.Schedules), int64(bit(q.Cancelled && !q.Watched)), int64(bit(!q.Watched)),
 		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting), int64(q.Sidecar),
 	}, []reader{
-		one(&d.At, &d.RunAt, &d.DueAt, &d.ExpireAt, &d.Dead, &d.Jobs, &d.Keys, &fireAt, &d.Batches),
+		one(&d.At, &d.RunAt, &d.DueAt, &d.ExpireAt, &d.Dead, &d.Jobs, &d.Keys, &fireAt, &d.Batches, &d.Groups),
 		each(func(rows *sql.Rows) error {
 			var owner int64
 			err := rows.Scan(&owner)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
@@ -145,8 +146,14 @@ func TestConformance(t *testing.T) {
 				setClock(t, s, url, now)
 			}
 			shift(0)
+			lock := func(table, where string) (unlock func()) {
+				do, end := otherTransaction(t, url)
+				if err := do("SELECT 1 FROM " + quoteName(s.o.Schema) + "." + table + " WITH (UPDLOCK, ROWLOCK) WHERE " + where); err != nil {
+					t.Fatal(err)
+				}
+				return end
+			}
 			return &backendtest.Database{
-				Lacks:        lacks,
 				Backend:      s,
 				OpenAnother:  func() backends.Backend { return open(t, o) },
 				AdvanceClock: shift,
@@ -168,13 +175,13 @@ END`, quoteName(s.o.Schema), strings.Join(r.On(), ", "), r.When(quoteText), quot
 					return func() { beside(t, url, fmt.Sprintf(`DROP TRIGGER %s.refuse_changes`, quoteName(s.o.Schema))) }
 				},
 				InsertJob: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
-				LockRow: func(id string) func() {
-					do, end := otherTransaction(t, url)
-					if err := do("SELECT j.id FROM " + quoteName(s.o.Schema) + ".qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK) WHERE j.id = " + id); err != nil {
-						t.Fatal(err)
-					}
-					return end
+				LockRow:   func(id string) func() { return lock("qsidecar_jobs", "id = "+id) },
+				LockGate:  func(queue string) func() { return lock("qsidecar_gates", "queue = "+quoteText(queue)) },
+				LockStripe: func(queue, group string) func() {
+					_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
+					return lock("qsidecar_stripes", fmt.Sprintf("queue = %s AND stripe = %d", quoteText(queue), stripes[0]))
 				},
+				AdmitsInCommits: true,
 				Application: func() (func(queue, key string) error, func()) {
 					do, end := otherTransaction(t, url)
 					return func(queue, key string) error {

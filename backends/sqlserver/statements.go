@@ -73,6 +73,13 @@ type statements struct {
 	states, cancelWaiting, noteCancelled   *piece
 	cancelled, forgetCancelled             *piece
 	addHour, forgetHours, clock, hours     *piece
+	lockGates, readGates, passGate         *piece
+	lockLimits, setLimits, allLimits       *piece
+	noteGroups, noteAll, leaveGroups       *piece
+	lockStripes, lockFreeStripes           *piece
+	readGroups, lockMembers, changeSlots   *piece
+	countReturns, groupSlots, findGroups   *piece
+	peekBlocked                            *piece
 	zone, line, brief, describe            *piece
 	count, purge                           map[backends.State]*piece
 	all                                    []*piece
@@ -117,11 +124,17 @@ func render(schema string) *statements {
 	s.retryIDs, s.retryFrom, s.keysTaken = get("retry_ids"), get("retry_from"), get("keys_taken")
 	s.zone, s.line, s.brief, s.describe = get("adopt_zone"), get("adopt_line"), get("adopt_brief"), get("describe")
 	s.addHour, s.forgetHours, s.clock, s.hours = get("add_hour"), get("forget_hours"), get("clock"), get("hours")
+	s.lockGates, s.readGates, s.passGate = get("lock_gates"), get("read_gates"), get("pass_gate")
+	s.noteGroups, s.noteAll, s.leaveGroups = get("note_groups"), get("note_all"), get("leave_groups")
+	s.lockStripes, s.lockFreeStripes, s.readGroups = get("lock_stripes"), get("lock_free_stripes"), get("read_groups")
+	s.lockMembers, s.changeSlots, s.countReturns = get("lock_members"), get("change_slots"), get("count_returns")
+	s.groupSlots, s.findGroups, s.peekBlocked = get("group_slots"), get("find_groups"), get("peek_blocked")
+	s.lockLimits, s.setLimits, s.allLimits = get("lock_limits"), get("set_limits"), get("all_limits")
 	s.describe.adopted, s.brief.adopted = true, true
 	s.states, s.cancelWaiting, s.noteCancelled = get("states"), get("cancel_waiting"), get("note_cancelled")
 	s.cancelled, s.forgetCancelled = get("cancelled"), get("forget_cancelled")
 	s.change, s.delete, s.pause, s.resume = get("change"), get("delete"), get("pause"), get("resume")
-	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
+	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	for _, name := range []string{"examine_settings", "examine_rights", "examine_indexes", "examine_triggers", "examine_overdue"} {
 		s.examine[name] = t.Get(name, "")
 	}
@@ -135,7 +148,7 @@ const pastLocks = ", READPAST, READCOMMITTEDLOCK"
 // readVersions lets the statements that count and list jobs read committed row versions. They then do not wait for
 // locks. The database must have READ_COMMITTED_SNAPSHOT on.
 func (s *statements) readVersions() {
-	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished, s.peekNewest)
+	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished, s.peekNewest, s.peekBlocked, s.noteAll, s.readGroups, s.groupSlots, s.findGroups)
 	for _, p := range looks {
 		p.text = strings.ReplaceAll(p.text, pastLocks, "")
 	}
@@ -163,4 +176,4 @@ func declare(p *piece, comments []string) {
 	}
 }
 
-var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
+var states = []backends.State{backends.StateReady, backends.StateBlocked, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}

@@ -25,6 +25,7 @@ type tx struct {
 	asked   bool    // the query about the sidecar was queued
 	alive   bool    // its result: the sidecar that the transaction claims for is alive
 	returns []int64 // of o.Queues
+	fair    []bool  // in the same way: whether they have group_ready
 }
 
 var _ interface {
@@ -33,6 +34,8 @@ var _ interface {
 	core.KeyLockFinder
 	core.Expirer
 	core.Retainer
+	core.Gatekeeper
+	core.Grouper
 } = (*tx)(nil)
 
 const (
@@ -144,8 +147,22 @@ func (t *tx) Flush(ctx context.Context) error {
 
 // ask queues the query about the sidecar and the queues of the claims.
 func (t *tx) ask() {
-	t.asked, t.returns = true, make([]int64, len(t.o.Queues))
-	t.add(t.s.sql.host, []reader{one(&t.alive), returnsInto(t.returns)}, int64(t.o.Sidecar), listOf(t.o.Queues))
+	t.asked, t.returns, t.fair = true, make([]int64, len(t.o.Queues)), make([]bool, len(t.o.Queues))
+	t.add(t.s.sql.host, []reader{one(&t.alive), each(func(rows *sql.Rows) error {
+		var n int
+		var returns int64
+		var gated, fair bool
+		if err := rows.Scan(&n, &returns, &gated, &fair); err != nil {
+			return err
+		}
+		if n < 0 || n >= len(t.returns) {
+			return noItem(n, len(t.returns))
+		}
+		if t.returns[n], t.fair[n] = returns, fair; gated {
+			t.returns[n] = -1 - returns
+		}
+		return nil
+	})}, int64(t.o.Sidecar), listOf(t.o.Queues))
 }
 
 func (t *tx) evicted() error {
@@ -195,7 +212,7 @@ func (t *tx) abandon() {
 // Commit implements core.Tx. If the reply is lost, another connection finds out whether the number of the commit
 // exists.
 func (t *tx) Commit(ctx context.Context) error {
-	if len(t.calls) > 0 || t.wrong != nil {
+	for len(t.calls) > 0 || t.wrong != nil { // answers can add notes
 		if err := t.Flush(ctx); err != nil {
 			t.Rollback(ctx, err)
 			return err

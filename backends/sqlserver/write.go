@@ -87,8 +87,8 @@ func readStoredKeyed(jobs []*core.NewJob) reader {
 // Retains implements core.Retainer.
 func (*tx) Retains() {}
 
-// Ack implements core.Writer. The statement ends all claims whose leases are valid, except those of members of batches and of jobs
-// whose keys have pending ones.
+// Ack implements core.Writer. The statement ends all claims whose leases are valid, except those of members of batches, of jobs of
+// groups, and of jobs whose keys have pending ones.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	chunks(leases, func(from int, leases []core.Lease) {
 		var results blob
@@ -163,10 +163,11 @@ func scanRow(rows *sql.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
 	if err := rows.Scan((*string)(&r.Cause), &r.ID, &r.Queue, &r.Key, &r.Priority, &r.Position, &r.Fence, &host, &number, &owner, &lease,
-		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Batch, &r.Pending); err != nil {
+		&r.Attempts, &r.Limit, &r.Losses, &backoff, &backoffMax, &r.Prefetched, &r.PrefetchLosses, &r.Kept, &r.HasWorker, &r.Batch, &r.Pending, &r.Group); err != nil {
 		return nil, err
 	}
 	r.Token, r.Owner = backends.Token{Sidecar: backends.Identity(host), Number: uint64(number)}, backends.Identity(owner)
+	r.Group = givenGroup(r.Group)
 	r.Lease, r.Backoff, r.BackoffMax = core.FromMS(lease), core.FromMS(backoff), core.FromMS(backoffMax)
 	if r.Prefetched { // the column does not count this attempt
 		r.Attempts++

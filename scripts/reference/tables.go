@@ -12,7 +12,7 @@ import (
 const tablesIntro = `# Tables and columns
 
 This page comes from the schemas in ` + "`backends/ENGINE/migrate`" + `. A program can write these columns of ` + "`qsidecar_jobs`" + ` with a plain INSERT:
-` + "`queue`, `payload`, `priority`, `headers`, `max_attempts` and `run_at`" + `, and on PostgreSQL, MySQL, MariaDB and SQLite ` + "`group_name`" + `. The pages of the engines describe their values:
+` + "`queue`, `payload`, `priority`, `headers`, `max_attempts`, `run_at` and `group_name`" + `. The pages of the engines describe their values:
 [PostgreSQL](../../backends/postgres/README.md#a-plain-insert-is-an-enqueue),
 [MySQL and MariaDB](../../backends/mysql/README.md#a-plain-insert-is-an-enqueue),
 [SQLite](../../backends/sqlite/README.md#a-plain-insert-is-an-enqueue),

@@ -362,7 +362,7 @@ func (c *Commit) apply() {
 		res := &c.res.Writes[x.write]
 		switch w := c.batch.Writes[x.write].(type) {
 		case backends.Ack:
-			if !c.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Group != "" || r.Failed) {
+			if r.Group != "" || !c.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
 				c.s.lean.start()
 			}
 			r.ack(w.Result)

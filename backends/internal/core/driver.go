@@ -48,7 +48,8 @@ type Traits struct {
 	// then waits for all answers before the commit and checks them.
 	Silent bool
 
-	// AcksAll: Tx.Ack ends every claim whose lease is valid, for any job but members of batches, and stores results.
+	// AcksAll: Tx.Ack ends every claim whose lease is valid, for any job but members of batches and jobs of
+	// groups, and stores results.
 	AcksAll bool
 
 	// FastDeliver: Tx.Deliver is implemented.

@@ -100,7 +100,7 @@ END;
 {claim_tail}
 
 -- fragment: ready_of_queue
-j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue
+j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @claim_queue
 
 -- fragment: size
 -- An expired row is larger than any that a claim returns (core.SizeExpired).
@@ -196,12 +196,12 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
     THEN {deadline} ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, {start_within} AS start_within, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.admitted_group, N'') AS admitted_group, COALESCE(j.progress, 0) AS progress, {start_within} AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
@@ -212,23 +212,24 @@ SELECT p.policy, p.id, p.size FROM @claim_picked AS p
 WHERE NOT EXISTS (SELECT 1 FROM @claim_chosen AS c WHERE c.id = p.id);
 
 -- name: bury
--- Makes locked ready jobs dead whose payloads are too large to be delivered.
+-- Makes locked ready jobs dead whose payloads are too large to be delivered. It answers with their groups.
 -- @bury_jobs nvarchar(max)
--- sets 0
+-- sets 1
 DECLARE @bury TABLE (id bigint NOT NULL PRIMARY KEY, claim_max int NOT NULL, retention_dead_ms bigint NULL, message nvarchar(max) NOT NULL);
 INSERT INTO @bury (id, claim_max, retention_dead_ms, message)
 SELECT x.id, x.claim_max, x.retention_dead_ms, x.message
 FROM OPENJSON(@bury_jobs) WITH (id bigint, claim_max int, retention_dead_ms bigint, message nvarchar(max)) AS x;
 DECLARE @bury_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
-DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
+DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 UPDATE j SET state = 'dead', attempts = j.attempts + 1,
   fence = CASE WHEN j.fence >= @bury_micros THEN j.fence + 1 ELSE @bury_micros END,
   claim_max = COALESCE(j.max_attempts, b.claim_max), retention_dead_ms = b.retention_dead_ms, finished_at = @now,
   prune_at = DATEADD(second, CONVERT(int, b.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.retention_dead_ms % 1000), @now)),
-  last_error = b.message
-OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
+  last_error = b.message, group_name = j.admitted_group, admitted_group = NULL
+OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key], inserted.queue, inserted.group_name INTO @buried
 FROM @bury AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = b.id AND j.state = 'ready' AND j.run_at IS NULL
+WHERE j.id = b.id AND j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now
@@ -239,12 +240,13 @@ IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.[key] IS NOT NULL)
   WHERE y.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);
+SELECT DISTINCT y.queue, y.group_name FROM @buried AS y WHERE y.group_name IS NOT NULL;
 
 -- name: remove_expired
 -- Deletes locked waiting jobs that expired. The key of a deleted job would have to be locked, so those that have one become dead,
--- and are pruned soon.
+-- and are pruned soon. It answers with how many, and with the groups of the deleted ones.
 -- @unstarted_ids nvarchar(max)
--- sets 1
+-- sets 2
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT j.id
@@ -253,23 +255,27 @@ INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x
 WHERE j.[key] IS NULL AND j.state IN ('ready', 'scheduled')
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
+SELECT DISTINCT d.queue, COALESCE(d.group_name, d.admitted_group) AS group_name
+FROM @pruned AS d WHERE d.group_name IS NOT NULL OR d.admitted_group IS NOT NULL;
 
 -- name: expire
--- Makes locked waiting jobs dead whose time to start is over. It treats keys as bury does.
+-- Makes locked waiting jobs dead whose time to start is over. It treats keys as bury does, and answers with the
+-- groups of the jobs.
 -- @expire_jobs nvarchar(max)
 -- @expire_message nvarchar(max)
--- sets 0
+-- sets 1
 DECLARE @expire TABLE (id bigint NOT NULL PRIMARY KEY, dead_ms bigint NULL);
 INSERT INTO @expire (id, dead_ms)
 SELECT x.id, x.dead_ms FROM OPENJSON(@expire_jobs) WITH (id bigint, dead_ms bigint) AS x;
 DECLARE @expire_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
-DECLARE @expired TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
+DECLARE @expired TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 UPDATE j SET state = 'dead', run_at = NULL, fence = CASE WHEN j.fence >= @expire_micros THEN j.fence + 1 ELSE @expire_micros END,
   retention_dead_ms = COALESCE(b.dead_ms, j.retention_dead_ms), finished_at = @now,
   prune_at = DATEADD(second, CONVERT(int, COALESCE(b.dead_ms, j.retention_dead_ms) / 1000),
     DATEADD(millisecond, CONVERT(int, COALESCE(b.dead_ms, j.retention_dead_ms) % 1000), @now)),
-  last_error = @expire_message
-OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @expired
+  last_error = @expire_message, group_name = COALESCE(j.group_name, j.admitted_group), admitted_group = NULL
+OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key], inserted.queue, inserted.group_name INTO @expired
 FROM @expire AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = b.id AND j.state IN ('ready', 'scheduled')
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -282,6 +288,7 @@ IF EXISTS (SELECT 1 FROM @expired AS y WHERE y.[key] IS NOT NULL)
   WHERE y.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @expired);
+SELECT DISTINCT y.queue, y.group_name FROM @expired AS y WHERE y.group_name IS NOT NULL;
 
 -- name: probe
 -- The first ready row of pieces of the index. It does not wait for a lock: a locked row that
@@ -299,7 +306,7 @@ FROM @probe AS x
 CROSS APPLY (
   SELECT TOP (1) j.position
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, ROWLOCK, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
   ORDER BY j.position
 ) AS r
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

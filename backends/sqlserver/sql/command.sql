@@ -68,7 +68,7 @@ FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL, group_noticed = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
@@ -87,7 +87,8 @@ DATEADD(second, CONVERT(int, @change_within / 1000), DATEADD(millisecond, CONVER
 
 -- name: change
 -- Changes the priority (if set is 1) or the time of named jobs that wait: to a delay (mode 1), which ends
--- within a time of the enqueue if that is above 0, or to an instant (mode 2). It answers with how many, and how many of them are ready.
+-- within a time of the enqueue if that is above 0, or to an instant (mode 2). It answers with how many, and how many of them are ready. Those
+-- that were ready wait for their groups again. The second set has the groups in which they had slots. A job in its back-off keeps its slot.
 -- @change_queue varchar(128)
 -- @change_ids nvarchar(max)
 -- @change_set bigint
@@ -96,16 +97,19 @@ DATEADD(second, CONVERT(int, @change_within / 1000), DATEADD(millisecond, CONVER
 -- @change_delay bigint
 -- @change_within bigint
 -- @change_at datetime2(6)
--- sets 1
+-- sets 2
 DECLARE @change_base bigint;
 SET @change_base = NEXT VALUE FOR {s}.qsidecar_sequence;
-DECLARE @change TABLE (id bigint NOT NULL PRIMARY KEY, n int NOT NULL, due datetime2(6) NULL);
-INSERT INTO @change (id, n, due)
+DECLARE @change TABLE (id bigint NOT NULL PRIMARY KEY, n int NOT NULL, due datetime2(6) NULL, waits tinyint NOT NULL,
+  freed nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
+INSERT INTO @change (id, n, due, waits, freed)
 SELECT j.id, x.n, CASE
     WHEN @change_mode = 1 AND @change_within > 0 AND {change_last} < {change_due} THEN {change_last}
     WHEN @change_mode = 1 THEN {change_due}
     WHEN @change_mode = 2 THEN @change_at
-    ELSE j.run_at END
+    ELSE j.run_at END,
+  CASE WHEN j.group_name IS NOT NULL OR j.admitted_group IS NOT NULL AND j.run_at IS NULL THEN 1 ELSE 0 END,
+  CASE WHEN j.run_at IS NULL THEN j.admitted_group END
 FROM OPENJSON(@change_ids) WITH (n int, id bigint) AS x
 INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @change_queue AND j.state IN ('ready', 'scheduled')
@@ -117,23 +121,25 @@ DECLARE @changed TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET priority = CASE WHEN @change_set = 1 THEN CONVERT(smallint, @change_priority) ELSE j.priority END,
   state = CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, run_at = x.due,
   position = CASE WHEN x.due IS NULL THEN @change_base + x.n ELSE j.position END,
-  ready_at = CASE WHEN x.due IS NULL THEN @now ELSE j.ready_at END
+  ready_at = CASE WHEN x.due IS NULL THEN @now ELSE j.ready_at END,
+  group_name = COALESCE(j.group_name, x.freed), admitted_group = CASE WHEN x.freed IS NULL THEN j.admitted_group END, group_noticed = NULL
 OUTPUT inserted.id INTO @changed
 FROM @change AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @changed);
-SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*) FROM @change AS x WHERE x.due IS NULL) AS ready;
+SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*) FROM @change AS x WHERE x.due IS NULL AND x.waits = 0) AS ready;
+SELECT DISTINCT @change_queue AS queue, x.freed FROM @change AS x WHERE x.freed IS NOT NULL;
 
 -- name: states
--- Locks named jobs and shows their states, and whether a cancel was the last failure.
+-- Locks named jobs and shows their states and groups, and whether a cancel was the last failure.
 -- @states_queue varchar(128)
 -- @states_ids nvarchar(max)
 -- sets 1
 DECLARE @states TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @states (id)
 SELECT x.id FROM OPENJSON(@states_ids) WITH (id bigint) AS x;
-SELECT j.id, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' ELSE j.state END AS state, CASE WHEN j.state = 'dead' AND EXISTS (
+SELECT j.id, {shown_state} AS state, COALESCE(j.group_name, j.admitted_group, N'') AS group_name, CASE WHEN j.state = 'dead' AND EXISTS (
     SELECT 1 FROM {s}.qsidecar_failures AS f WITH (FORCESEEK) WHERE f.job = j.id AND f.fence = j.fence AND f.cause = 'cancelled') THEN 1 ELSE 0 END AS cancelled
 FROM @states AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @states_queue
@@ -188,10 +194,10 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + @@ROWCOUNT;
 
 -- name: delete
--- Deletes named jobs, in any state but claimed. It answers with how many.
+-- Deletes named jobs, in any state but claimed. It answers with how many, and in which groups they had slots.
 -- @delete_queue varchar(128)
 -- @delete_ids nvarchar(max)
--- sets 1
+-- sets 2
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT j.id
@@ -204,8 +210,14 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 
 -- name: purge_ready
 -- with index: qsidecar_ready
--- with where: j.state = 'ready' AND j.run_at IS NULL
+-- with where: j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
 -- with order: j.priority DESC, j.position
+{purge}
+
+-- name: purge_blocked
+-- with index: qsidecar_blocked
+-- with where: j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL
+-- with order: j.group_name, j.priority DESC, j.position
 {purge}
 
 -- name: purge_scheduled
@@ -227,13 +239,13 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {purge}
 
 -- fragment: purge
--- Deletes some of a queue's jobs in one state. It answers with how many.
+-- Deletes some of a queue's jobs in one state. It answers with how many, and in which groups they had slots.
 -- The index has all columns that the statement needs, so the server would lock entries of the
 -- index alone, and would not pass over rows that others have locked. The join locks the rows.
 -- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table (Remarks)
 -- @purge_queue varchar(128)
 -- @purge_limit bigint
--- sets 1
+-- sets 2
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT TOP (@purge_limit) r.id
@@ -251,6 +263,7 @@ UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
 WHERE d.[key] IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SELECT DISTINCT d.queue, d.admitted_group FROM @pruned AS d WHERE d.admitted_group IS NOT NULL;
 
 -- name: pause
 -- Stops claims of a queue by all sidecars.
@@ -269,5 +282,5 @@ UPDATE {s}.qsidecar_queues SET paused = 0 WHERE queue = @resume_queue AND paused
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN EXISTS (
   SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready
 OPTION (KEEPFIXED PLAN);

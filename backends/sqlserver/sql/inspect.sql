@@ -10,7 +10,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
@@ -35,6 +35,18 @@ BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
+  OPTION (KEEPFIXED PLAN);
+  IF @queues_next IS NULL
+    BREAK;
+  INSERT INTO @queues (queue) VALUES (@queues_next);
+  SET @queues_last = @queues_next;
+END;
+SET @queues_last = '';
+WHILE 1 = 1
+BEGIN
+  SET @queues_next = NULL;
+  SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
@@ -74,7 +86,7 @@ BEGIN
     SET @stats_next = NULL;
     SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
     ORDER BY j.priority DESC, j.position
     OPTION (KEEPFIXED PLAN);
     IF @stats_next IS NULL
@@ -95,7 +107,9 @@ GROUP BY j.queue
 OPTION (KEEPFIXED PLAN);
 SELECT x.n, @now AS now,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue) AS c) AS ready,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue = x.queue) AS c) AS blocked,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
   COALESCE(CASE WHEN y.jobs > @stats_limit THEN @stats_limit ELSE y.jobs END, 0) AS claimed,
@@ -111,7 +125,12 @@ OPTION (KEEPFIXED PLAN);
 
 -- name: count_ready
 -- with index: qsidecar_ready
--- with where: j.state = 'ready' AND j.run_at IS NULL
+-- with where: j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
+{count}
+
+-- name: count_blocked
+-- with index: qsidecar_blocked
+-- with where: j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL
 {count}
 
 -- name: count_scheduled
@@ -143,12 +162,16 @@ SELECT COUNT_BIG(*) AS n FROM {s}.qsidecar_jobs AS j WITH (INDEX ({index}), READ
 WHERE {where} AND j.queue = @count_queue
 OPTION (KEEPFIXED PLAN);
 
+-- fragment: shown_state
+-- The state of a job as readers see it. A plain INSERT with a run_at leaves the column as it is.
+CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' WHEN j.state = 'ready' AND j.group_name IS NOT NULL THEN 'blocked' ELSE j.state END
+
 -- name: place
 -- Where a job is in the order of any state.
 -- @place_queue varchar(128)
 -- @place_id bigint
 -- sets 1
-SELECT j.priority, j.position, j.run_at, j.claimed_at, j.finished_at
+SELECT j.priority, j.position, j.run_at, j.claimed_at, j.finished_at, COALESCE(j.group_name, j.admitted_group, N'') AS group_name
 FROM {s}.qsidecar_jobs AS j
 WHERE j.id = @place_id AND j.queue = @place_queue
 OPTION (KEEPFIXED PLAN);
@@ -163,14 +186,43 @@ OPTION (KEEPFIXED PLAN);
 DECLARE @peek_left bigint = @peek_limit;
 SELECT TOP (@peek_left) j.id, DATALENGTH(j.payload) AS size
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @peek_queue AND j.priority = @peek_priority AND j.position > @peek_position
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @peek_queue AND j.priority = @peek_priority AND j.position > @peek_position
 ORDER BY j.position
 OPTION (KEEPFIXED PLAN);
 SET @peek_left = @peek_left - @@ROWCOUNT;
 SELECT TOP (@peek_left) j.id, DATALENGTH(j.payload) AS size
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @peek_queue AND j.priority < @peek_priority
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @peek_queue AND j.priority < @peek_priority
 ORDER BY j.priority DESC, j.position
+OPTION (KEEPFIXED PLAN);
+
+-- name: peek_blocked
+-- Blocked jobs after a position of a group: first those of its priority, then those of lower ones, then those of the groups that follow.
+-- @waiting_queue varchar(128)
+-- @waiting_group nvarchar(256)
+-- @waiting_priority smallint
+-- @waiting_position bigint
+-- @waiting_limit bigint
+-- sets 3
+DECLARE @waiting_left bigint = @waiting_limit;
+SELECT TOP (@waiting_left) j.id, DATALENGTH(j.payload) AS size
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue = @waiting_queue AND j.group_name = @waiting_group
+  AND j.priority = @waiting_priority AND j.position > @waiting_position
+ORDER BY j.position
+OPTION (KEEPFIXED PLAN);
+SET @waiting_left = @waiting_left - @@ROWCOUNT;
+SELECT TOP (@waiting_left) j.id, DATALENGTH(j.payload) AS size
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue = @waiting_queue AND j.group_name = @waiting_group
+  AND j.priority < @waiting_priority
+ORDER BY j.priority DESC, j.position
+OPTION (KEEPFIXED PLAN);
+SET @waiting_left = @waiting_left - @@ROWCOUNT;
+SELECT TOP (@waiting_left) j.id, DATALENGTH(j.payload) AS size
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue = @waiting_queue AND j.group_name > @waiting_group
+ORDER BY j.group_name, j.priority DESC, j.position
 OPTION (KEEPFIXED PLAN);
 
 -- name: peek_scheduled
@@ -263,10 +315,10 @@ WHERE k.queue = @key_queue AND k.name = CONVERT(varbinary(510), @key_name);
 DECLARE @view TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @view (n, id)
 SELECT x.n, x.id FROM OPENJSON(@view_ids) WITH (n int, id bigint) AS x;
-SELECT j.id, j.queue, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' ELSE j.state END AS state,
+SELECT j.id, j.queue, {shown_state} AS state,
   j.payload, j.priority, j.attempts, COALESCE(j.claim_max, j.max_attempts, 0) AS claim_max, j.enqueued_at, j.run_at, j.claimed_at, j.finished_at,
   COALESCE(j.worker, N'') AS worker, COALESCE(j.[key], N'') AS name, COALESCE(j.headers, N'') AS headers, j.result,
-  COALESCE(j.progress, 0) AS progress, j.start_before
+  COALESCE(j.progress, 0) AS progress, j.start_before, COALESCE(j.group_name, j.admitted_group, N'') AS group_name
 FROM @view AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = x.id
 WHERE j.queue = @view_queue
 ORDER BY x.n

@@ -7,11 +7,13 @@
 -- rows: another transaction changes them. It returns the first due times (keys: also if there
 -- are commits of handles that were closed long ago), the owners that are lost, the
 -- policies whose segments have a ready job, and how often jobs were given back. With batches it
--- also finds out whether one can possibly end, or be deleted.
+-- also finds out whether one can possibly end, or be deleted, and with groups whether there
+-- are jobs that have groups and are not finished.
 -- @around_prune bigint
 -- @around_owners bigint
 -- @around_schedules bigint
 -- @around_batches bigint
+-- @around_groups bigint
 -- @around_segments nvarchar(max)
 -- @around_queues nvarchar(max)
 -- @around_sidecar bigint
@@ -36,7 +38,11 @@ SELECT @now AS now,
     OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'closed')
     OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'cancelling')
     OR EXISTS (SELECT 1 FROM {s}.qsidecar_batches AS b WITH (INDEX (qsidecar_batches_expire), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches
+      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches,
+  CASE WHEN @around_groups = 1 AND (EXISTS (SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue > '')
+    OR EXISTS (SELECT 1 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_admitted), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE j.admitted_group IS NOT NULL AND j.queue > '')) THEN 1 ELSE 0 END AS groups
 OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;
@@ -71,7 +77,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
 ) AS r
 WHERE x.highest = x.lowest
 UNION ALL
@@ -80,7 +86,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -120,7 +126,7 @@ SET @wrote = @wrote + @@ROWCOUNT;
 
 -- name: promote
 -- Makes due jobs ready, in the order in which they are due: at most a thousand. It
--- answers with the queue of each.
+-- answers with the queue of each, or nothing for a blocked one.
 -- The index has all columns that the statement needs, so the server would lock entries of the
 -- index alone, and would not pass over rows that others have locked. The join locks the rows.
 -- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table (Remarks)
@@ -128,9 +134,9 @@ SET @wrote = @wrote + @@ROWCOUNT;
 -- sets 1
 DECLARE @promote_base bigint;
 SET @promote_base = NEXT VALUE FOR {s}.qsidecar_sequence;
-DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
-INSERT INTO @promote (id, run_at, queue)
-SELECT TOP (@promote_limit) r.id, r.run_at, r.queue
+DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, blocked tinyint NOT NULL);
+INSERT INTO @promote (id, run_at, queue, blocked)
+SELECT TOP (@promote_limit) r.id, r.run_at, r.queue, CASE WHEN r.group_name IS NULL THEN 0 ELSE 1 END
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.run_at IS NOT NULL AND j.run_at <= @now AND r.run_at IS NOT NULL
@@ -139,8 +145,8 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {promote_tail}
 
 -- name: promote_only
--- Makes those of the given jobs ready that are due: at most a thousand. It answers with
--- the queue of each. It runs only if the database has refused a job.
+-- Makes those of the given jobs ready that are due: at most a thousand. It answers as
+-- promote does. It runs only if the database has refused a job.
 -- @promote_ids nvarchar(max)
 -- sets 1
 DECLARE @promote_base bigint;
@@ -148,9 +154,9 @@ SET @promote_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @promote_id TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @promote_id (id)
 SELECT x.id FROM OPENJSON(@promote_ids) WITH (id bigint) AS x;
-DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
-INSERT INTO @promote (id, run_at, queue)
-SELECT j.id, j.run_at, j.queue
+DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, blocked tinyint NOT NULL);
+INSERT INTO @promote (id, run_at, queue, blocked)
+SELECT j.id, j.run_at, j.queue, CASE WHEN j.group_name IS NULL THEN 0 ELSE 1 END
 FROM @promote_id AS o
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
 WHERE j.run_at IS NOT NULL AND j.run_at <= @now
@@ -159,14 +165,14 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 
 -- fragment: promote_tail
 DECLARE @promoted TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = 'ready', run_at = NULL, ready_at = @now, position = @promote_base + p.n
+UPDATE j SET state = 'ready', run_at = NULL, ready_at = @now, position = @promote_base + p.n, group_noticed = NULL
 OUTPUT inserted.id INTO @promoted
 FROM (SELECT x.id, ROW_NUMBER() OVER (ORDER BY x.run_at, x.id) - 1 AS n FROM @promote AS x) AS p,
   {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id AND j.run_at IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @promoted);
-SELECT p.queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
+SELECT CASE WHEN p.blocked = 1 THEN '' ELSE p.queue END AS queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
 
 -- name: lock_expired
 -- Locks waiting jobs whose time to start is over, in the order of these times.
@@ -344,9 +350,11 @@ SET @wrote = @wrote + 1;
 SELECT @prune_gone AS gone;
 
 -- fragment: remove_tail
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+  admitted_group nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 DELETE j
-OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+OUTPUT deleted.id, deleted.[key], deleted.last_error, deleted.queue, deleted.group_name, deleted.admitted_group INTO @pruned
 FROM @prune AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -83,8 +83,8 @@ COMMIT TRANSACTION;
 SELECT @seal_found AS found;
 
 -- name: host
--- Whether the sidecar is alive that the transaction claims for, and how often jobs of the
--- claims' queues were given back.
+-- Whether the sidecar is alive that the transaction claims for, how often jobs of the
+-- claims' queues were given back, which of these queues have limits, and which have group_ready.
 -- @host_id bigint
 -- @host_queues nvarchar(max)
 -- sets 2
@@ -92,6 +92,9 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WHERE h.sideca
 DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.requeues
-FROM @host_queue AS x INNER JOIN {s}.qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, COALESCE(r.requeues, 0) AS requeues, CASE WHEN q.max_claimed IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS gated,
+  CASE WHEN q.group_ready IS NULL THEN 0 ELSE 1 END AS fair
+FROM @host_queue AS x
+LEFT JOIN {s}.qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+LEFT JOIN {s}.qsidecar_queues AS q WITH (FORCESEEK) ON q.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -1,4 +1,4 @@
--- parameters: @around_prune bigint, @around_owners bigint, @around_schedules bigint, @around_batches bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
+-- parameters: @around_prune bigint, @around_owners bigint, @around_schedules bigint, @around_batches bigint, @around_groups bigint, @around_segments nvarchar(max), @around_queues nvarchar(max), @around_sidecar bigint
 -- result sets: 5
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -27,7 +27,11 @@ SELECT @now AS now,
     OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'closed')
     OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_state), FORCESEEK, READPAST, READCOMMITTEDLOCK) WHERE b.state = 'cancelling')
     OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_batches AS b WITH (INDEX (qsidecar_batches_expire), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches
+      WHERE b.expires_at <= DATEDIFF_BIG(millisecond, '1970-01-01', @now))) THEN 1 ELSE 0 END AS batches,
+  CASE WHEN @around_groups = 1 AND (EXISTS (SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue > '')
+    OR EXISTS (SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_admitted), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+      WHERE j.admitted_group IS NOT NULL AND j.queue > '')) THEN 1 ELSE 0 END AS groups
 OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;
@@ -62,7 +66,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
 ) AS r
 WHERE x.highest = x.lowest
 UNION ALL
@@ -71,7 +75,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -14,18 +14,18 @@ DECLARE @keyed TABLE (
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
   name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL,
   start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL,
-  key_state varchar(7) COLLATE Latin1_General_100_BIN2 NULL);
-INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored, start_before, within_ms, on_expiry, dead_ms, retain_ms, key_state)
+  key_state varchar(7) COLLATE Latin1_General_100_BIN2 NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
+INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored, start_before, within_ms, on_expiry, dead_ms, retain_ms, key_state, group_name)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
   x.max_attempts, x.timeout_ms, x.headers, x.start, x.size,
   CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1,
-  x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.key_state
+  x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.key_state, x.group_name
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
   headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint,
-  start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, key_state nvarchar(4000)) AS x;
+  start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, key_state nvarchar(4000), group_name nvarchar(4000)) AS x;
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
@@ -46,10 +46,10 @@ INSERT INTO [qsidecar].qsidecar_keys (queue, name, job, expires_at)
 SELECT x.queue, x.name, @keyed_base + x.n, x.until
 FROM @keyed AS x
 WHERE x.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @keyed_known AS f WHERE f.n = x.n);
-INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], key_state, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], key_state, headers, start_before, on_expiry, retention_dead_ms, retain_ms, group_name, group_noticed, payload)
 SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.key_state, x.headers,
   CASE WHEN x.within_ms IS NULL THEN x.start_before WHEN x.due >= '9900-01-01' THEN '9999-12-31 23:59:59.999'
-  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms,
+  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms, x.group_name, CASE WHEN x.group_name IS NOT NULL THEN 1 END,
   SUBSTRING(@keyed_blob, x.start + 1, x.size)
 FROM @keyed AS x
 WHERE x.stored = 1;
@@ -58,7 +58,7 @@ SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'sch
 FROM @keyed AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' ELSE o.state END, 'deleted'),
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' WHEN o.state = 'ready' AND o.group_name IS NOT NULL THEN 'blocked' ELSE o.state END, 'deleted'),
   CASE WHEN o.key_state = 'start' AND o.claim_max IS NOT NULL THEN 1 ELSE 0 END
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
@@ -76,7 +76,7 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND j.admitted_group IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
@@ -86,7 +86,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND j.admitted_group IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
@@ -128,7 +128,7 @@ SELECT x.id FROM OPENJSON(@lock_ids) WITH (id bigint) AS x;
 SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
   j.token_sidecar, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
   j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker,
-  COALESCE(j.batch, 0) AS batch, CASE WHEN j.key_state = 'pending' THEN 1 ELSE 0 END AS pending
+  COALESCE(j.batch, 0) AS batch, CASE WHEN j.key_state = 'pending' THEN 1 ELSE 0 END AS pending, COALESCE(j.admitted_group, N'') AS admitted_group
 FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -235,7 +235,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
@@ -243,7 +243,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   SET @claim_left = @claim_left - @@ROWCOUNT;
@@ -286,12 +286,12 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
     THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.admitted_group, N'') AS admitted_group, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
@@ -304,8 +304,11 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WHERE h
 DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.requeues
-FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, COALESCE(r.requeues, 0) AS requeues, CASE WHEN q.max_claimed IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS gated,
+  CASE WHEN q.group_ready IS NULL THEN 0 ELSE 1 END AS fair
+FROM @host_queue AS x
+LEFT JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+LEFT JOIN [qsidecar].qsidecar_queues AS q WITH (FORCESEEK) ON q.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN

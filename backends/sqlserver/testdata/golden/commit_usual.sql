@@ -12,19 +12,20 @@ SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
-  start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL);
-INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, start_before, within_ms, on_expiry, dead_ms, retain_ms)
+  start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL,
+  group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
+INSERT INTO @store (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, start_before, within_ms, on_expiry, dead_ms, retain_ms, group_name)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
-  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size, x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms
+  x.max_attempts, x.timeout_ms, x.headers, x.start, x.size, x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.group_name
 FROM OPENJSON(@store_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint, start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint) AS x;
-INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
+  headers nvarchar(max), start bigint, size bigint, start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, group_name nvarchar(4000)) AS x;
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, start_before, on_expiry, retention_dead_ms, retain_ms, group_name, group_noticed, payload)
 SELECT @store_base + x.n, @store_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
   CASE WHEN x.within_ms IS NULL THEN x.start_before WHEN x.due >= '9900-01-01' THEN '9999-12-31 23:59:59.999'
-  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms,
+  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms, x.group_name, CASE WHEN x.group_name IS NOT NULL THEN 1 END,
   SUBSTRING(@store_blob, x.start + 1, x.size)
 FROM @store AS x;
 SET @wrote = @wrote + 1;
@@ -43,7 +44,7 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL AND (j.batch IS NULL AND j.admitted_group IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
@@ -53,7 +54,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL AND (j.batch IS NULL AND j.admitted_group IS NULL AND (j.key_state IS NULL OR j.key_state = 'start') OR @ack_all = 1)
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
@@ -107,7 +108,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
@@ -115,7 +116,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, CASE WHEN j.start_before <= @now THEN CONVERT(bigint, CASE WHEN j.on_expiry = 'delete' THEN 9223372036854775806 ELSE 9223372036854775807 END) ELSE DATALENGTH(j.payload) END
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   SET @claim_left = @claim_left - @@ROWCOUNT;
@@ -158,12 +159,12 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
     THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, COALESCE(j.admitted_group, N'') AS admitted_group, COALESCE(j.progress, 0) AS progress, CASE WHEN j.start_before IS NULL THEN 0 WHEN DATEDIFF_BIG(microsecond, @now, j.start_before) < 1000 THEN 1 ELSE DATEDIFF_BIG(microsecond, @now, j.start_before) / 1000 END AS start_within, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
@@ -176,8 +177,11 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WHERE h
 DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.requeues
-FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, COALESCE(r.requeues, 0) AS requeues, CASE WHEN q.max_claimed IS NULL AND q.rate IS NULL THEN 0 ELSE 1 END AS gated,
+  CASE WHEN q.group_ready IS NULL THEN 0 ELSE 1 END AS fair
+FROM @host_queue AS x
+LEFT JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
+LEFT JOIN [qsidecar].qsidecar_queues AS q WITH (FORCESEEK) ON q.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN

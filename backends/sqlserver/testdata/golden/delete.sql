@@ -1,5 +1,5 @@
 -- parameters: @delete_queue varchar(128), @delete_ids nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
--- result sets: 2
+-- result sets: 3
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;
@@ -14,9 +14,11 @@ FROM OPENJSON(@delete_ids) WITH (id bigint) AS x
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @delete_queue AND j.state <> 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+  admitted_group nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 DELETE j
-OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+OUTPUT deleted.id, deleted.[key], deleted.last_error, deleted.queue, deleted.group_name, deleted.admitted_group INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -38,6 +40,7 @@ UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
 WHERE d.[key] IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SELECT DISTINCT d.queue, d.admitted_group FROM @pruned AS d WHERE d.admitted_group IS NOT NULL;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

@@ -10,12 +10,12 @@ DECLARE @wrote bigint = 0;
 DECLARE @peek_left bigint = @peek_limit;
 SELECT TOP (@peek_left) j.id, DATALENGTH(j.payload) AS size
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @peek_queue AND j.priority = @peek_priority AND j.position > @peek_position
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @peek_queue AND j.priority = @peek_priority AND j.position > @peek_position
 ORDER BY j.position
 OPTION (KEEPFIXED PLAN);
 SET @peek_left = @peek_left - @@ROWCOUNT;
 SELECT TOP (@peek_left) j.id, DATALENGTH(j.payload) AS size
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @peek_queue AND j.priority < @peek_priority
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @peek_queue AND j.priority < @peek_priority
 ORDER BY j.priority DESC, j.position
 OPTION (KEEPFIXED PLAN);

@@ -17,7 +17,7 @@ FROM @probe AS x
 CROSS APPLY (
   SELECT TOP (1) j.position
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, ROWLOCK, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
   ORDER BY j.position
 ) AS r
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -12,22 +12,22 @@ SET @promote_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @promote_id TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @promote_id (id)
 SELECT x.id FROM OPENJSON(@promote_ids) WITH (id bigint) AS x;
-DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
-INSERT INTO @promote (id, run_at, queue)
-SELECT j.id, j.run_at, j.queue
+DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, blocked tinyint NOT NULL);
+INSERT INTO @promote (id, run_at, queue, blocked)
+SELECT j.id, j.run_at, j.queue, CASE WHEN j.group_name IS NULL THEN 0 ELSE 1 END
 FROM @promote_id AS o
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
 WHERE j.run_at IS NOT NULL AND j.run_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @promoted TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = 'ready', run_at = NULL, ready_at = @now, position = @promote_base + p.n
+UPDATE j SET state = 'ready', run_at = NULL, ready_at = @now, position = @promote_base + p.n, group_noticed = NULL
 OUTPUT inserted.id INTO @promoted
 FROM (SELECT x.id, ROW_NUMBER() OVER (ORDER BY x.run_at, x.id) - 1 AS n FROM @promote AS x) AS p,
   [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id AND j.run_at IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @promoted);
-SELECT p.queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
+SELECT CASE WHEN p.blocked = 1 THEN '' ELSE p.queue END AS queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

@@ -17,9 +17,11 @@ FROM @prune_id AS o
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
 WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+  admitted_group nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 DELETE j
-OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+OUTPUT deleted.id, deleted.[key], deleted.last_error, deleted.queue, deleted.group_name, deleted.admitted_group INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

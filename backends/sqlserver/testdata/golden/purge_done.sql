@@ -1,5 +1,5 @@
 -- parameters: @purge_queue varchar(128), @purge_limit bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
--- result sets: 2
+-- result sets: 3
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;
@@ -15,9 +15,11 @@ INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROW
 WHERE j.finished_at IS NOT NULL AND j.state = 'done' AND j.queue = @purge_queue
 ORDER BY j.finished_at, j.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+  admitted_group nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 DELETE j
-OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+OUTPUT deleted.id, deleted.[key], deleted.last_error, deleted.queue, deleted.group_name, deleted.admitted_group INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -39,6 +41,7 @@ UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
 WHERE d.[key] IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
+SELECT DISTINCT d.queue, d.admitted_group FROM @pruned AS d WHERE d.admitted_group IS NOT NULL;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

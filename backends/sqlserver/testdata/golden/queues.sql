@@ -14,7 +14,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
@@ -39,6 +39,18 @@ BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
+  OPTION (KEEPFIXED PLAN);
+  IF @queues_next IS NULL
+    BREAK;
+  INSERT INTO @queues (queue) VALUES (@queues_next);
+  SET @queues_last = @queues_next;
+END;
+SET @queues_last = '';
+WHILE 1 = 1
+BEGIN
+  SET @queues_next = NULL;
+  SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;

@@ -1,5 +1,5 @@
 -- parameters: @unstarted_ids nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
--- result sets: 2
+-- result sets: 3
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;
@@ -14,9 +14,11 @@ FROM OPENJSON(@unstarted_ids) WITH (id bigint) AS x
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.[key] IS NULL AND j.state IN ('ready', 'scheduled')
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
-DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
+DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL,
+  queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+  admitted_group nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
 DELETE j
-OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
+OUTPUT deleted.id, deleted.[key], deleted.last_error, deleted.queue, deleted.group_name, deleted.admitted_group INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
@@ -34,6 +36,8 @@ BEGIN
 END;
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
 SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
+SELECT DISTINCT d.queue, COALESCE(d.group_name, d.admitted_group) AS group_name
+FROM @pruned AS d WHERE d.group_name IS NOT NULL OR d.admitted_group IS NOT NULL;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

@@ -11,7 +11,7 @@ UPDATE [qsidecar].qsidecar_queues SET paused = 0 WHERE queue = @resume_queue AND
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN EXISTS (
   SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready
 OPTION (KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN

@@ -44,7 +44,7 @@ FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL, start_before = NULL, group_noticed = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0

@@ -8,7 +8,7 @@ GO
 --   INSERT INTO [qsidecar].qsidecar_jobs (queue, payload) VALUES ('mail', CONVERT(varbinary(max), 'hello'));
 --
 -- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC),
--- start_before (UTC), on_expiry, retain_ms. All others are the sidecar's own. A job with a run_at waits for it. A payload is
+-- group_name, start_before (UTC), on_expiry, retain_ms. All others are the sidecar's own. A job with a run_at waits for it. A payload is
 -- bytes: CONVERT(varbinary(max), CONVERT(varchar(max), N'text' COLLATE
 -- Latin1_General_100_CI_AS_SC_UTF8)) converts a text to UTF-8 from SQL Server 2019 on.
 --
@@ -20,7 +20,8 @@ GO
 --
 -- Texts that are compared have a binary collation: queues are ASCII, keys are
 -- UTF-16. Because SQL Server passes over blanks at the end when it compares texts,
--- in every collation, the keys' own table has their bytes.
+-- in every collation, the keys' own table has their bytes, and the sidecar adds U+0001
+-- to the name of a group that ends with a blank.
 --
 -- There is no trigger, so that an INSERT can have an OUTPUT clause. Delete jobs
 -- with the sidecar: a row that is deleted by hand leaves its failures behind.
@@ -79,6 +80,9 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     finished_at       datetime2(6) NULL,
     prune_at          datetime2(6) NULL,
     [key]             nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+    group_name        nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL, -- a ready job with it is blocked: it waits for a slot of its group
+    admitted_group    nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL, -- the group of a job that has a slot; group_name is NULL then
+    group_noticed     tinyint      NULL, -- 1: of a blocked job, a sidecar has noticed it
     progress          tinyint      NULL, -- 1: its worker reported progress, now or in an earlier attempt
     batch             bigint       NULL, -- of which the job is a member; NULL: none
     key_state         varchar(7)   COLLATE Latin1_General_100_BIN2 NULL, -- start: its key is free once it has been claimed; pending: qsidecar_pending can have a row for it
@@ -88,6 +92,8 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     result            varbinary(max) NULL,
     payload           varbinary(max) NOT NULL DEFAULT (0x),
     CONSTRAINT qsidecar_position CHECK (position > 0),
+    CONSTRAINT [group_name: use 1 to 255 letters, no blank at the end] CHECK (group_name IS NULL OR LEN(group_name) BETWEEN 1 AND 255 AND group_name NOT LIKE '% '),
+    CONSTRAINT qsidecar_group CHECK (group_name IS NULL OR admitted_group IS NULL),
     CONSTRAINT [retain_ms: use a number from 1 to 316224000000] CHECK (retain_ms IS NULL OR retain_ms BETWEEN 1 AND 316224000000),
     -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled. Lists,
     -- counts and retention find finished jobs by finished_at.
@@ -105,12 +111,12 @@ GO
 -- (Babelfish has a hash behind the name of each index.)
 --
 -- One filtered index for each query: a claim's index has only ready jobs, and a
--- claimed row is in as few indexes as possible. run_at is in the first, because
--- the server reads it for IS NULL.
+-- claimed row is in as few indexes as possible. run_at and group_name are in the
+-- first, because the server reads them for IS NULL.
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
-  CREATE INDEX qsidecar_ready ON [qsidecar].qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
-  WHERE state = 'ready' AND run_at IS NULL;
+  CREATE INDEX qsidecar_ready ON [qsidecar].qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at, group_name)
+  WHERE state = 'ready' AND run_at IS NULL AND group_name IS NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_scheduled' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_scheduled%'))
@@ -147,6 +153,26 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
   AND (name = N'qsidecar_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_expiring%'))
   CREATE INDEX qsidecar_expiring ON [qsidecar].qsidecar_jobs (start_before) INCLUDE (claimed_at, finished_at)
   WHERE start_before IS NOT NULL AND claimed_at IS NULL AND finished_at IS NULL;
+GO
+
+
+-- Those of groups. Blocked jobs, in the order in which each group admits them; the blocked
+-- jobs that no sidecar has noticed; the jobs that have slots. The key of the last one has no
+-- state: if a job that is claimed moved in the index, a scan could miss it.
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_blocked' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_blocked%'))
+  CREATE INDEX qsidecar_blocked ON [qsidecar].qsidecar_jobs (queue, group_name, priority DESC, position) INCLUDE (run_at)
+  WHERE state = 'ready' AND run_at IS NULL AND group_name IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_arrived' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_arrived%'))
+  CREATE INDEX qsidecar_arrived ON [qsidecar].qsidecar_jobs (queue, group_name) INCLUDE (run_at, group_noticed)
+  WHERE state = 'ready' AND run_at IS NULL AND group_name IS NOT NULL AND group_noticed IS NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
+  AND (name = N'qsidecar_admitted' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_admitted%'))
+  CREATE INDEX qsidecar_admitted ON [qsidecar].qsidecar_jobs (queue, admitted_group) INCLUDE (state)
+  WHERE admitted_group IS NOT NULL;
 GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_failures') IS NULL
@@ -197,8 +223,36 @@ GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_queues') IS NULL
   CREATE TABLE [qsidecar].qsidecar_queues (
-    queue  varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queues_queue PRIMARY KEY,
-    paused tinyint      NOT NULL
+    queue       varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queues_queue PRIMARY KEY,
+    paused      tinyint      NOT NULL,
+    -- its limits over all sidecars
+    max_claimed bigint       NULL, -- how many jobs can be claimed at a time; NULL: any number
+    rate        bigint       NULL, -- how many jobs can start in rate_ms; NULL: any number
+    rate_ms     bigint       NULL,
+    burst       bigint       NULL, -- how many jobs can start at once; NULL: what the rate allows in a second
+    group_limit bigint       NULL, -- how many jobs of a group can be claimed at a time; NULL: 1, or any number with group_ready
+    group_skips tinyint      NULL, -- 1: a failed job gives up its slot of the group; NULL: it doesn't
+    group_ready bigint       NULL, -- how many jobs of a group can be ready at a time; NULL: any number
+    limits_at   datetime2(6) NULL -- when the limits were changed
+  );
+GO
+
+-- A row for each queue with limits. Each claim from the queue locks and writes it.
+IF OBJECT_ID(N'[qsidecar].qsidecar_gates') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_gates (
+    queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_gates_queue PRIMARY KEY,
+    passes  bigint       NOT NULL, -- how often it was locked
+    next_at bigint       NOT NULL -- when the rate has paid for all starts, in nanoseconds since 1970
+  );
+GO
+
+-- The claimed jobs of queues with max_claimed. A row can outlive its claim until the next
+-- claim from the queue.
+IF OBJECT_ID(N'[qsidecar].qsidecar_capped') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_capped (
+    queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    job   bigint       NOT NULL,
+    CONSTRAINT qsidecar_capped_queue PRIMARY KEY (queue, job)
   );
 GO
 
@@ -328,6 +382,27 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_history') IS NULL
     run_1h     bigint       NOT NULL,
     run_more   bigint       NOT NULL, -- more than an hour
     CONSTRAINT qsidecar_history_hour PRIMARY KEY (hour, queue)
+  );
+GO
+
+-- A row for some groups of a queue each. An admission locks and writes it before it counts.
+IF OBJECT_ID(N'[qsidecar].qsidecar_stripes') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_stripes (
+    queue  varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    stripe int          NOT NULL,
+    passes bigint       NOT NULL, -- how often it was locked
+    CONSTRAINT qsidecar_stripes_queue PRIMARY KEY (queue, stripe)
+  );
+GO
+
+-- Groups in which possibly a job has to be admitted. The transaction that freed a slot, or
+-- stored a job, stored the row. The next admission of the group deletes it.
+IF OBJECT_ID(N'[qsidecar].qsidecar_admissions') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_admissions (
+    queue      varchar(128)  COLLATE Latin1_General_100_BIN2 NOT NULL,
+    group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    note       bigint        NOT NULL, -- random, so that no transaction waits for the row of another one
+    CONSTRAINT qsidecar_admissions_group PRIMARY KEY (queue, group_name, note)
   );
 GO
 
@@ -465,6 +540,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_failures TO [qsideca
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_keys TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_sidecars TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_gates TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_capped TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_stripes TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_admissions TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_history TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_requeues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_cancelled TO [qsidecar_sidecar];

@@ -10,7 +10,7 @@ DECLARE @wrote bigint = 0;
 DECLARE @states TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @states (id)
 SELECT x.id FROM OPENJSON(@states_ids) WITH (id bigint) AS x;
-SELECT j.id, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' ELSE j.state END AS state, CASE WHEN j.state = 'dead' AND EXISTS (
+SELECT j.id, CASE WHEN j.run_at IS NOT NULL THEN 'scheduled' WHEN j.state = 'ready' AND j.group_name IS NOT NULL THEN 'blocked' ELSE j.state END AS state, COALESCE(j.group_name, j.admitted_group, N'') AS group_name, CASE WHEN j.state = 'dead' AND EXISTS (
     SELECT 1 FROM [qsidecar].qsidecar_failures AS f WITH (FORCESEEK) WHERE f.job = j.id AND f.fence = j.fence AND f.cause = 'cancelled') THEN 1 ELSE 0 END AS cancelled
 FROM @states AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @states_queue

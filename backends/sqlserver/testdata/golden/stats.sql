@@ -26,7 +26,7 @@ BEGIN
     SET @stats_next = NULL;
     SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
     ORDER BY j.priority DESC, j.position
     OPTION (KEEPFIXED PLAN);
     IF @stats_next IS NULL
@@ -47,7 +47,9 @@ GROUP BY j.queue
 OPTION (KEEPFIXED PLAN);
 SELECT x.n, @now AS now,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NULL AND j.queue = x.queue) AS c) AS ready,
+  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_blocked), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.queue = x.queue) AS c) AS blocked,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
   COALESCE(CASE WHEN y.jobs > @stats_limit THEN @stats_limit ELSE y.jobs END, 0) AS claimed,

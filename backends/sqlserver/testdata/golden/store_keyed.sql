@@ -14,18 +14,18 @@ DECLARE @keyed TABLE (
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
   name varbinary(510) NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, until datetime2(6) NULL, stored tinyint NOT NULL,
   start_before datetime2(6) NULL, within_ms bigint NULL, on_expiry varchar(6) COLLATE Latin1_General_100_BIN2 NULL, dead_ms bigint NULL, retain_ms bigint NULL,
-  key_state varchar(7) COLLATE Latin1_General_100_BIN2 NULL);
-INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored, start_before, within_ms, on_expiry, dead_ms, retain_ms, key_state)
+  key_state varchar(7) COLLATE Latin1_General_100_BIN2 NULL, group_name nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL);
+INSERT INTO @keyed (n, queue, priority, due, max_attempts, timeout_ms, headers, start, size, name, [key], until, stored, start_before, within_ms, on_expiry, dead_ms, retain_ms, key_state, group_name)
 SELECT x.n, x.queue, x.priority, CASE
     WHEN x.delay_ms > 0 THEN DATEADD(second, CONVERT(int, x.delay_ms / 1000), DATEADD(millisecond, CONVERT(int, x.delay_ms % 1000), @now))
     WHEN x.run_at > @now THEN x.run_at END,
   x.max_attempts, x.timeout_ms, x.headers, x.start, x.size,
   CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1,
-  x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.key_state
+  x.start_before, x.within_ms, x.on_expiry, x.dead_ms, x.retain_ms, x.key_state, x.group_name
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
   headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint,
-  start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, key_state nvarchar(4000)) AS x;
+  start_before datetime2(6), within_ms bigint, on_expiry nvarchar(4000), dead_ms bigint, retain_ms bigint, key_state nvarchar(4000), group_name nvarchar(4000)) AS x;
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
@@ -46,10 +46,10 @@ INSERT INTO [qsidecar].qsidecar_keys (queue, name, job, expires_at)
 SELECT x.queue, x.name, @keyed_base + x.n, x.until
 FROM @keyed AS x
 WHERE x.name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @keyed_known AS f WHERE f.n = x.n);
-INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], key_state, headers, start_before, on_expiry, retention_dead_ms, retain_ms, payload)
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, [key], key_state, headers, start_before, on_expiry, retention_dead_ms, retain_ms, group_name, group_noticed, payload)
 SELECT @keyed_base + x.n, @keyed_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.[key], x.key_state, x.headers,
   CASE WHEN x.within_ms IS NULL THEN x.start_before WHEN x.due >= '9900-01-01' THEN '9999-12-31 23:59:59.999'
-  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms,
+  ELSE DATEADD(second, CONVERT(int, x.within_ms / 1000), DATEADD(millisecond, CONVERT(int, x.within_ms % 1000), COALESCE(x.due, @now))) END, x.on_expiry, x.dead_ms, x.retain_ms, x.group_name, CASE WHEN x.group_name IS NOT NULL THEN 1 END,
   SUBSTRING(@keyed_blob, x.start + 1, x.size)
 FROM @keyed AS x
 WHERE x.stored = 1;
@@ -58,7 +58,7 @@ SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'sch
 FROM @keyed AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' ELSE o.state END, 'deleted'),
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.run_at IS NOT NULL THEN 'scheduled' WHEN o.state = 'ready' AND o.group_name IS NOT NULL THEN 'blocked' ELSE o.state END, 'deleted'),
   CASE WHEN o.key_state = 'start' AND o.claim_max IS NOT NULL THEN 1 ELSE 0 END
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name

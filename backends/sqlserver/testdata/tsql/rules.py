@@ -4,10 +4,12 @@ import re
 
 from sqlglot import exp
 
-SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta", "qsidecar_cancelled"}
+SMALL = {"qsidecar_sidecars", "qsidecar_history", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta", "qsidecar_cancelled",
+         "qsidecar_gates", "qsidecar_capped", "qsidecar_stripes", "qsidecar_admissions"}
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
         "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"],
-        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"]}
+        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"], "qsidecar_gates": ["queue"], "qsidecar_capped": ["queue", "job"],
+        "qsidecar_stripes": ["queue", "stripe"], "qsidecar_admissions": ["queue", "group_name", "note"]}
 CLAIMING = {"UPDLOCK", "READPAST", "ROWLOCK", "READCOMMITTEDLOCK"}
 HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEADLOCK_PRIORITY LOW",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"]
@@ -19,6 +21,7 @@ WALKS = {
     ("qsidecar_expiring", None): "its first row is all that is wanted",
     ("qsidecar_owned", "queue"): "no more rows are claimed than there are workers",
     ("qsidecar_ready", "count"): "an estimate, at most every ten seconds",
+    ("qsidecar_blocked", "count"): "an estimate, at most every ten seconds",
     ("qsidecar_delayed", "count"): "an estimate, at most every ten seconds",
     ("qsidecar_finished", "count"): "an estimate, at most every ten seconds",
     ("qsidecar_owned", "count"): "no more rows are claimed than there are workers",

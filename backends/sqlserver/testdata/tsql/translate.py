@@ -26,7 +26,8 @@ PARTS = {"declare": ["names", "kind", "query"], "list": ["query"], "assign": ["n
 
 KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
         "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"], "qsidecar_history": ["hour", "queue"],
-        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"]}
+        "qsidecar_cancelled": ["owner", "token_sidecar", "token_number"], "qsidecar_gates": ["queue"], "qsidecar_capped": ["queue", "job"],
+        "qsidecar_stripes": ["queue", "stripe"], "qsidecar_admissions": ["queue", "group_name", "note"]}
 
 ZONE = 120  # the server's clock shows UTC and so many minutes
 
