@@ -95,7 +95,7 @@ func TestMessages(t *testing.T) {
 
 		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,
 			"--database: a password in the command line is seen by every user of this host: put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE"},
-		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "--database: the port is not a number up to 65535. If it is a part of the password: the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
+		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "--database: the port is not a number up to 65535. If it belongs to the password, the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
 		{"no engine at all", "serve --database oracle://x", 2, "--database: \"oracle\" is not a kind of database: write sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"a path without an engine", "serve --database /var/x.db", 2, "--database: a database is written sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
