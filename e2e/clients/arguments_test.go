@@ -1,6 +1,8 @@
 package clients
 
 import (
+	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -21,7 +23,9 @@ func TestWrongArgumentsOfWorkers(t *testing.T) {
 		"ruby": func(code string) []string {
 			return []string{"ruby", "-Iruby/lib", "-rqsidecar", "-e", "w = Qsidecar::Worker.new; w.job('q') {}; c = Qsidecar::Client.new; " + code}
 		},
-		"node": func(code string) []string { return []string{"node", "-e", "const { Client, Worker } = require('./node'); " + code} },
+		"node": func(code string) []string {
+			return []string{"node", "-e", "const { Client, Worker } = require('./node'); " + code}
+		},
 	}
 	const badName = `"a b" is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -`
 	for _, row := range []struct{ language, code, want string }{
@@ -43,6 +47,40 @@ func TestWrongArgumentsOfWorkers(t *testing.T) {
 		out, err := clientCommand(t, dir, languages[row.language](row.code), []string{"QSIDECAR_SOCKET=" + dir + "/none.sock"}, nil).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), row.want) {
 			t.Errorf("%s: %s: %v\n%s\nwant %s", row.language, row.code, err, out, row.want)
+		}
+	}
+}
+
+// TestWrongOptionsOfWorkers checks what the programs of workers say about the options of another one's, and about several queues in one.
+func TestWrongOptionsOfWorkers(t *testing.T) {
+	t.Parallel()
+	dir := kit.NewSite(t).Dir
+	for _, folder := range []string{"node", "python", "ruby"} {
+		command(t, "cp", "-R", kit.Path("clients/"+folder), dir)
+	}
+	python := []string{"env", "PYTHONPATH=python", "python3", "-m", "qsidecar", "work", "json:loads"}
+	ruby := []string{"ruby", "-Iruby/lib", "ruby/exe/qsidecar-work"}
+	node := []string{"node", "node/bin/qsidecar-node.js", "work"}
+	for _, row := range []struct {
+		program []string
+		args    []string
+		want    string
+	}{
+		{python, []string{"-c", "8"}, "unrecognized arguments: -c 8: did you mean -j (--concurrency)?"},
+		{python, []string{"--frobnicate"}, "unrecognized arguments: --frobnicate\n"},
+		{python, []string{"--queue", "mail,sms"}, "'mail,sms': name each queue with a --queue of its own"},
+		{ruby, []string{"-j", "8", "x.rb"}, "invalid option: -j: did you mean -c (--concurrency)?"},
+		{ruby, []string{"--frobnicate", "x.rb"}, "invalid option: --frobnicate\n"},
+		{ruby, []string{"--queue", "mail,sms", "x.rb"}, "mail,sms: name each queue with a --queue of its own"},
+		{ruby, []string{"ruby"}, "ruby is a folder: name a file in it"},
+		{node, []string{"x.mjs", "--jobs", "8"}, "there is no option --jobs: did you mean -j (--concurrency)?"},
+		{node, []string{"x.mjs", "--frobnicate"}, "there is no option --frobnicate: qsidecar-node --help lists the options"},
+		{node, []string{"x.mjs", "--queue", "mail,sms"}, "--queue is mail,sms: name each queue with a --queue of its own"},
+		{node, []string{"node"}, "node is a folder: name a file in it"},
+	} {
+		out, err := clientCommand(t, dir, append(row.program[:len(row.program):len(row.program)], row.args...), nil, nil).CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), row.want) {
+			t.Errorf("%s: %v\n%s\nwant 2 and %s", append(row.program, row.args...), err, out, row.want)
 		}
 	}
 }
