@@ -1,14 +1,11 @@
 package check
 
 import (
-	"database/sql"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	_ "modernc.org/sqlite"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
@@ -32,46 +29,6 @@ func TestDatabases(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the file was created")
-	}
-}
-
-// TestAdoptedTableOnly checks a database that has an adopted table, and not yet the tables of the sidecar: the first check of anyone
-// who adopts a table. Its mapping is compared with the constraints too.
-func TestAdoptedTableOnly(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "app.db")
-	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), `CREATE TABLE pics (id integer PRIMARY KEY, picture text NOT NULL, worker text, at text DEFAULT current_timestamp,
-		state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error'))) STRICT;
-		CREATE INDEX of_pics ON pics (state, id); INSERT INTO pics (picture) VALUES ('a')`); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for claimed, want := range map[string]string{"processing": "", "running": "refuses each claim"} {
-		text := "databases: {main: {url: 'sqlite:" + file + "'}}\nqueues:\n  pics:\n    table: pics\n    columns: {id: id, payload: picture, state: state, worker: worker}\n" +
-			"    states: {ready: waiting, claimed: " + claimed + ", done: done, dead: error}\n"
-		name := filepath.Join(dir, "c.yaml")
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c, err := config.Input{File: name, Env: func(string) (string, bool) { return "", false }}.Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var errs []string
-		for _, f := range Databases(t.Context(), &c, slog.New(slog.DiscardHandler))[0].Findings {
-			if f.Severity == backends.SeverityError {
-				errs = append(errs, f.Text)
-			}
-		}
-		if all := strings.Join(errs, "\n"); want == "" && all != "" || want != "" && (!strings.Contains(all, want) || strings.Contains(all, "qsidecar_jobs")) {
-			t.Errorf("claimed as %s: %q, want %q", claimed, all, want)
-		}
 	}
 }
 
