@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -151,7 +152,7 @@ func (d *decoder) unknown(view []byte, known map[string]entry) *Error {
 		return &Error{Code: CodeUnsupported, Field: shown,
 			Message: shown + " is reserved for a later version; leave it out"}
 	}
-	if near := didYouMean(shown, known); near != "" {
+	if near := didYouMean(shown, known, otherFields); near != "" {
 		return BadField(shown, "%s %q here%s", noField, shown, near)
 	}
 	return BadField(shown, "%s %q here; names are lower case and exact", noField, shown)
@@ -189,6 +190,18 @@ func (d *decoder) expect(field string, k kind, description string) *Error {
 		return err
 	}
 	return BadField(field, "%s must be %s, not %v", field, description, got)
+}
+
+// isSeconds reports whether an instant is probably in seconds. As milliseconds it is in the years 1970 to 1973. The checks of a
+// plain INSERT reject these values too.
+func isSeconds(instant int64) bool { return instant >= 1_000_000_000 && instant <= 99_999_999_999 }
+
+// checkInstant rejects an instant in seconds: the job would be ready, or expired, at once.
+func checkInstant(field string, v Opt[int64]) *Error {
+	if !v.Set || !isSeconds(v.Value) {
+		return nil
+	}
+	return BadField(field, "%s %d is in %s: write milliseconds since 1970, not seconds", field, v.Value, time.UnixMilli(v.Value).UTC().Format("January 2006"))
 }
 
 // numberOf describes the number that a field has.

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,16 +82,59 @@ func Known(op Op) bool {
 
 // NoSuchOp is the text of the error for an unknown op.
 func NoSuchOp(op Op) string {
-	return fmt.Sprintf("there is no op %q%s", op, didYouMean(string(op), ops))
+	return fmt.Sprintf("there is no op %q%s", op, didYouMean(string(op), ops, otherOps))
 }
 
-// didYouMean suggests the known name that name is probably a typing error of.
-func didYouMean[K ~string, V any](name string, known map[K]V) string {
+// otherOps are the names of ops in other programs. The commands of qsidecar have more.
+var otherOps = map[string][]string{
+	"enqueue": {"push", "add", "put", "send", "submit", "publish"},
+	"claim":   {"pop", "reserve", "take", "get", "fetch", "dequeue", "receive"},
+	"ack":     {"done", "complete", "finish", "success"},
+	"nack":    {"fail", "reject", "release", "bury", "failure"},
+	"extend":  {"touch", "renew", "heartbeat"},
+	"peek":    {"jobs", "list"},
+	"retry":   {"requeue", "redrive", "kick"},
+	"purge":   {"clear", "flush", "empty"},
+}
+
+// otherFields are the names of fields in other programs.
+var otherFields = map[string][]string{
+	"op":           {"method", "action", "command", "cmd", "operation"},
+	"queue":        {"topic", "channel", "tube", "queue_name"},
+	"payload":      {"body", "data", "message", "args", "content"},
+	"max_attempts": {"max_retries", "retries", "tries", "attempts"},
+	"run_at":       {"eta", "scheduled_at", "start_at", "not_before"},
+	"key":          {"unique_key", "idempotency_key", "dedupe_key", "job_id"},
+	"max":          {"limit", "count", "batch_size"},
+	"done":         {"percent", "progress", "current"},
+	"max_claimed":  {"concurrency", "max_concurrency", "max_running"},
+}
+
+// otherName returns the one of the known names that another program calls name, or "".
+func otherName(name string, known []string, others map[string][]string) string {
+	for _, k := range known {
+		if slices.Contains(others[k], name) {
+			return k
+		}
+	}
+	return ""
+}
+
+// DidYouMean suggests the one of the known fields that name is probably meant for. Otherwise it returns "".
+func DidYouMean(name string, known []string) string {
+	if near := cmp.Or(otherName(name, known, otherFields), textfmt.Nearest(name, known)); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
+}
+
+// didYouMean suggests the known name that name is probably a typing error of, or that is called name in other programs.
+func didYouMean[K ~string, V any](name string, known map[K]V, others map[string][]string) string {
 	var names []string
 	for _, k := range slices.Sorted(maps.Keys(known)) {
 		names = append(names, string(k))
 	}
-	if near := textfmt.Nearest(name, names); near != "" {
+	if near := cmp.Or(otherName(name, names, others), textfmt.Nearest(name, names)); near != "" {
 		return ": did you mean " + near + "?"
 	}
 	return ""

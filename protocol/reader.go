@@ -129,6 +129,12 @@ func (r *Reader) choose() error {
 	case r.beginsHTTP():
 		r.codec = HTTP
 		return Errorf(CodeBadFrame, "this socket speaks JSON lines and msgpack frames, and not HTTP: send HTTP to the address of admin.listen in the sidecar's config")
+	case b == 0xef:
+		r.codec = JSON
+		return Errorf(CodeBadFrame, "a byte order mark precedes the first message: send UTF-8 without it")
+	case b == 0x16:
+		r.codec = JSON
+		return Errorf(CodeBadFrame, "this looks like TLS, which the socket doesn't speak: connect without it")
 	default:
 		r.codec = JSON
 		return Errorf(CodeBadFrame, "%s", badFirst(b))
@@ -151,7 +157,7 @@ func (r *Reader) beginsHTTP() bool {
 }
 
 func badFirst(b byte) string {
-	return fmt.Sprintf("the first byte, 0x%02x, begins neither a msgpack frame (0x00 to 0x04) nor a JSON line ({)", b)
+	return fmt.Sprintf(`the first byte, 0x%02x, begins neither a msgpack frame (0x00 to 0x04) nor a JSON line such as {"op":"ping"}`, b)
 }
 
 func blank(b byte) bool { return b == '\n' || b == '\r' || b == ' ' || b == '\t' }

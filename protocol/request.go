@@ -87,8 +87,9 @@ var (
 		func(j *NewJob) bool { return len(j.Payload) > 0 })
 	jobPriority = isInt("priority", MinPriority, MaxPriority, func(j *NewJob) *int64 { return &j.Priority })
 	jobDelayMS  = isOptInt("delay_ms", 0, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.DelayMS })
-	jobRunAt    = isOptInt("run_at", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.RunAt })
-	jobKey      = checked(isText("key", MaxKey, func(j *NewJob) *string { return &j.Key }),
+	jobRunAt    = checked(isOptInt("run_at", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.RunAt }),
+		func(j *NewJob) *Error { return checkInstant("run_at", j.RunAt) })
+	jobKey = checked(isText("key", MaxKey, func(j *NewJob) *string { return &j.Key }),
 		func(j *NewJob) *Error { return notEmpty("key", j.Key) })
 	jobGroup = checked(isText("group", MaxGroup, func(j *NewJob) *string { return &j.Group }),
 		func(j *NewJob) *Error { return notEmpty("group", j.Group) })
@@ -97,7 +98,8 @@ var (
 	jobTimeoutMS   = isOptInt("timeout_ms", 1, MaxTimeoutMS, func(j *NewJob) *Opt[int64] { return &j.TimeoutMS })
 	jobBatch       = checked(isText("batch", MaxBatchID, func(j *NewJob) *string { return &j.Batch }), func(j *NewJob) *Error { return checkBatchID(j.Batch) })
 
-	jobStartBefore   = isOptInt("start_before", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.StartBefore })
+	jobStartBefore = checked(isOptInt("start_before", 0, MaxRunAt, func(j *NewJob) *Opt[int64] { return &j.StartBefore }),
+		func(j *NewJob) *Error { return checkInstant("start_before", j.StartBefore) })
 	jobStartWithinMS = isOptInt("start_within_ms", 1, MaxDelayMS, func(j *NewJob) *Opt[int64] { return &j.StartWithinMS })
 	jobOnExpiry      = checked(isText("on_expiry", maxShownName, func(j *NewJob) *string { return &j.OnExpiry }),
 		func(j *NewJob) *Error { return oneOf("on_expiry", j.OnExpiry, ExpireDead, ExpireDelete) })
@@ -327,33 +329,58 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	case !known:
 		return &Error{Code: CodeUnknownOp, Field: "op", Message: NoSuchOp(r.Op)}
 	case first != nil:
+		if first.Field == "queue" && !first.Index.Set && spec.takes.has(fQueues) && strings.HasSuffix(first.Message, kindList.String()) {
+			first.Message += ": name several in queues"
+		}
 		return first
 	}
 	if extra := present &^ (spec.takes | 1<<fID | 1<<fOp); extra != 0 {
 		name := firstName(extra)
-		return BadField(name, "%s takes no field %q", r.Op, name)
+		return BadField(name, "%s takes no field %q: it takes %s", r.Op, name, spec.fieldList())
 	}
 	if lack := spec.needs &^ present; lack != 0 {
-		return missing(firstName(lack))
+		return r.lacks(firstName(lack))
 	}
 	if spec.check == nil {
 		return nil
 	}
-	return spec.check(r, present)
+	err := spec.check(r, present)
+	if err != nil && err.Field == "ids" && !present.has(fIDs) && r.ID.kind == idText {
+		return r.lacks("ids")
+	}
+	return err
 }
+
+// lacks returns the error for a missing field. An id that is a text is probably the id of a job.
+func (r *Request) lacks(name string) *Error {
+	switch {
+	case name == "ids" && r.ID.kind == idText:
+		return BadField(name, `ids is missing; id is that of the request: name jobs as in "ids":[%q]`, r.ID.text)
+	case name == "state" && r.Op == OpPurge:
+		return BadField(name, "state is missing: use ready, blocked, scheduled, done or dead")
+	}
+	return missing(name)
+}
+
+// fieldNames returns the names of the fields that the op takes.
+func (s spec) fieldNames() (names []string) {
+	for i := range requestMessage.fields {
+		if s.takes.has(i) {
+			names = append(names, requestMessage.fields[i].name.plain)
+		}
+	}
+	return names
+}
+
+func (s spec) fieldList() string { return cmp.Or(strings.Join(s.fieldNames(), ", "), "no fields") }
 
 // unknownField returns the error for a field that no op has, with the fields of this one. It doesn't suggest one that the request has.
 func (s spec) unknownField(op Op, name string, seen presence) *Error {
-	var takes []string
-	for i := range requestMessage.fields {
-		if s.takes.has(i) {
-			takes = append(takes, requestMessage.fields[i].name.plain)
-		}
-	}
-	if near := textfmt.Nearest(name, append([]string{"id", "op"}, takes...)); near != "" && !seen.has(requestMessage.index[near].pos) {
+	known := append([]string{"id", "op"}, s.fieldNames()...)
+	if near := cmp.Or(otherName(name, known, otherFields), textfmt.Nearest(name, known)); near != "" && !seen.has(requestMessage.index[near].pos) {
 		return BadField(name, "%s %q here: did you mean %s?", noField, name, near)
 	}
-	return BadField(name, "%s %q here: %s takes %s", noField, name, op, cmp.Or(strings.Join(takes, ", "), "no fields"))
+	return BadField(name, "%s %q here: %s takes %s", noField, name, op, s.fieldList())
 }
 
 // firstName returns the name of the lowest field in p, which must not be empty.

@@ -57,6 +57,9 @@ func (j *jsonSource) note(err error) {
 	if strings.Contains(text, `'\''`) {
 		text += `; JSON has double quotes, as in {"op":"ping"}`
 	}
+	if strings.Contains(text, `invalid character ','`) {
+		text += "; is a comma too many?"
+	}
 	j.err = Errorf(CodeBadRequest, "the line is not one JSON object: %s", text)
 }
 

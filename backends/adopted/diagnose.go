@@ -41,6 +41,9 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 // HiddenJobs finds the queues that have unfinished jobs in qsidecar_jobs: jobs that were enqueued while the queue had no
 // adopted table. As long as it has one, no worker gets them, and stats and peek don't show them.
 func (s *Store) HiddenJobs(ctx context.Context) (found backends.Findings, err error) {
+	if s.Engine.Info().Database == "" { // the sidecar's tables don't exist yet
+		return nil, nil
+	}
 	for _, q := range s.sortedQueues() {
 		all, err := s.Engine.Stats(ctx, q.Queue)
 		if err != nil {

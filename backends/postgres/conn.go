@@ -43,6 +43,13 @@ func CheckURL(address string) error {
 // sslmodes are the values of the parameter sslmode.
 var sslmodes = []string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
 
+// otherParameters are parameters that other programs have in their addresses, and what to do. The server would reject them.
+var otherParameters = map[string]string{
+	"schema":           "name it in the config (databases.NAME.schema)",
+	"pgbouncer":        "leave it out, because the sidecar detects a pooler",
+	"connection_limit": "set databases.NAME.max_connections in the config",
+}
+
 // parse reads an address, with pgx's reason for a wrong one.
 func parse(address string) (*pgxpool.Config, error) {
 	if u, err := url.Parse(address); err == nil {
@@ -52,6 +59,11 @@ func parse(address string) (*pgxpool.Config, error) {
 	}
 	config, err := pgxpool.ParseConfig(address)
 	if err == nil {
+		for name, fix := range otherParameters {
+			if _, set := config.ConnConfig.RuntimeParams[name]; set {
+				return nil, fmt.Errorf("the address of the PostgreSQL database has the parameter %q: %s", name, fix)
+			}
+		}
 		return config, nil
 	}
 	_, reason, ok := strings.Cut(err.Error(), "`: ") // after the address, from which pgx omits the password

@@ -62,6 +62,7 @@ func TestBadInsertsAreRejected(t *testing.T) {
 		`queue, headers) VALUES ('q', 'no json')`: "headers: use a JSON object with texts as values",
 		`queue, run_at) VALUES ('q', 'tomorrow')`: "run_at: milliseconds since 1970, or UTC as 2030-01-31 08:00:00",
 		`queue, priority) VALUES ('q', 99999)`:    "priority: use a number from -32768 to 32767",
+		`queue, state) VALUES ('q', 'claimed')`:   "state: leave it out",
 		`queue) VALUES ('my queue')`:              "use A-Z a-z 0-9 . _ : / - and do not start with . or -",
 	} {
 		if err := exec(t, s, `INSERT INTO qsidecar_jobs (`+columns); err == nil || !strings.Contains(err.Error(), rule) {

@@ -64,9 +64,29 @@ func dialSocket(path string) func(context.Context) (net.Conn, error) {
 		if url := socketURL.FindStringSubmatch(path); url != nil {
 			return nil, fmt.Errorf("it is not a path: write %s", cmp.Or(url[1], "/run/qsidecar/qsidecar.sock"))
 		}
+		if strings.HasPrefix(path, "~") {
+			return nil, errors.New("~ isn't replaced here: write the whole path")
+		}
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
+		conn, err := d.DialContext(ctx, "unix", path)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = otherFile(path, err)
+		}
+		return conn, err
 	}
+}
+
+// otherFile describes the error of a path that is a file or a folder. The system reports it as a socket on which nothing listens.
+func otherFile(path string, err error) error {
+	switch info, statErr := os.Stat(path); {
+	case statErr != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("it is a folder: name the socket in it: %w", err)
+	case info.Mode().IsRegular():
+		return fmt.Errorf("it is a file, and not a socket: %w", err)
+	}
+	return err
 }
 
 // dialFirst connects to the first path on which a sidecar listens, and stores it in opts.Socket. A

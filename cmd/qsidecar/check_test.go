@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -166,4 +167,31 @@ admin: {listen: 0.0.0.0:0, access: off}
 		t.Errorf("check made %v, %v", left, err)
 	}
 	h.run("serve", "--config", file).wantStderr(t, 1, "every user can write the folder "+open)
+}
+
+// TestCheckAdoptedTableOnly checks a database that has an adopted table, and not yet the tables of the sidecar: the first check of
+// anyone who adopts a table. The mapping is tried on the table's constraints too.
+func TestCheckAdoptedTableOnly(t *testing.T) {
+	h := newHost(t)
+	file := filepath.Join(h.dir, "app.db")
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE pics (id integer PRIMARY KEY, picture text NOT NULL, worker text,
+		state text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'processing', 'done', 'error'))) STRICT;
+		CREATE INDEX of_pics ON pics (state, id); INSERT INTO pics (picture) VALUES ('a')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for claimed, want := range map[string]string{"processing": "", "running": "refuses each claim"} {
+		config := h.file("c.yaml", "databases: {main: {url: 'sqlite:"+file+"'}}\nqueues:\n  pics:\n    table: pics\n    columns: {id: id, payload: picture, state: state, worker: worker}\n"+
+			"    states: {ready: waiting, claimed: "+claimed+", done: done, dead: error}\n")
+		r := h.run("check", "--config", config)
+		if failed := r.code != 0; failed != (want != "") || !strings.Contains(r.out, want) || strings.Contains(r.out, "no such table") {
+			t.Errorf("claimed as %s: exit code %d, %s%s\nwant %q", claimed, r.code, r.out, r.err, want)
+		}
+	}
 }

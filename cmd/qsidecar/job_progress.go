@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +33,7 @@ have.
 			for i, to := range []*protocol.Opt[int64]{&p.Done, &p.Total}[:len(args)] {
 				n, err := strconv.ParseInt(args[i], 10, 64)
 				if err != nil || n < 0 {
-					return usagef("%q is not an integer from 0 on", args[i])
+					return usagef("%q is not an integer from 0 on%s", args[i], progressHint(args[i]))
 				}
 				*to = protocol.Some(n)
 			}
@@ -52,4 +54,15 @@ have.
 	cmd.Flags().StringVar(&lease, "lease", "", "the `LEASE` of the job (default: that of QSIDECAR_LEASE)")
 	cmd.Flags().StringVar(&data, "data", "", "a `TEXT` with more about it")
 	return a.jsonFlag(cmd)
+}
+
+// progressHint is what to do about an argument that is no number.
+func progressHint(arg string) string {
+	switch {
+	case strings.HasSuffix(arg, "%"):
+		return fmt.Sprintf(": write it as DONE and TOTAL, such as %s 100", strings.TrimSuffix(arg, "%"))
+	case strings.Count(arg, ".") > 1:
+		return ": a lease is named with --lease"
+	}
+	return ""
 }

@@ -95,7 +95,7 @@ func TestMessages(t *testing.T) {
 
 		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,
 			"--database: a password in the command line is seen by every user of this host: put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE"},
-		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "--database: the port is not a number up to 65535. If it is a part of the password: the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
+		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "--database: the port is not a number up to 65535. If it belongs to the password, the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
 		{"no engine at all", "serve --database oracle://x", 2, "--database: \"oracle\" is not a kind of database: write sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"a path without an engine", "serve --database /var/x.db", 2, "--database: a database is written sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
@@ -135,6 +135,18 @@ func TestMessages(t *testing.T) {
 		{"a socket that is a file", "ping --socket $D/letter.txt", 2, "--socket: $D/letter.txt is a file, and not a socket: name the one that `qsidecar serve` printed"},
 		{"a socket at home", "ping --socket ~/q.sock", 2, "--socket: \"~/q.sock\": ~ and variables aren't replaced here: write the whole path (`qsidecar serve` prints the one that it serves)"},
 		{"a database at home", "serve --database sqlite:~/q.db", 2, "--database: sqlite: ~ isn't replaced here: write the whole path"},
+
+		{"a port for a socket", "ping --socket 9464", 2, "--socket: \"9464\" is a port, and this must be the path of a Unix socket, such as /run/qsidecar/qsidecar.sock (`qsidecar serve` prints the one that it serves)"},
+		{"a format of output", "stats --format json", 2, "unknown flag: --format: did you mean --json?\nRun `qsidecar stats --help` to see what it takes"},
+		{"a queue as a flag", "dead --queue mail", 2, "unknown flag: --queue: the queue is an argument, not a flag\nRun `qsidecar dead --help` to see what it takes"},
+		{"a payload in a file", "enqueue mail --file x.json", 2, "unknown flag: --file: the payload is an argument, or stdin as in < FILE\nRun `qsidecar enqueue --help` to see what it takes"},
+		{"a port to serve", "serve --port 8080", 2, "unknown flag: --port: workers connect to --socket, and the web page and metrics are at admin.listen in the config\nRun `qsidecar serve --help` to see what it takes"},
+		{"a tail that follows", "tail --follow", 2, "unknown flag: --follow: leave it out, tail always follows\nRun `qsidecar tail --help` to see what it takes"},
+		{"a purge that is tried", "purge mail --dry-run", 2, "unknown flag: --dry-run: without --yes nothing is changed, and `qsidecar stats QUEUE` shows how many jobs there are\nRun `qsidecar purge --help` to see what it takes"},
+		{"a concurrency as a limit", "limit mail --concurrency 5", 2, "unknown flag: --concurrency: did you mean --max-claimed?\nRun `qsidecar limit --help` to see what it takes"},
+		{"the status of a queue", "status mail", 2, "status takes no arguments, and was given 1 argument: `qsidecar stats mail` shows a queue\nRun `qsidecar status --help` to see more"},
+		{"a lease before the progress", "progress 1.a.b.c 5", 2, "\"1.a.b.c\" is not an integer from 0 on: a lease is named with --lease"},
+		{"progress in percent", "progress 50%", 2, "\"50%\" is not an integer from 0 on: write it as DONE and TOTAL, such as 50 100"},
 
 		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
 		{"an unknown config key", "check --config $D/bad.yaml", 2,

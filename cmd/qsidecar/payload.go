@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ type payloadFormat struct {
 	text bool // a JSON string, also if the text is a JSON value
 	json bool // a JSON value, or an error
 
+	fileName  bool  // a text looks like the @FILE of other programs
 	lookalike error // why the first text that looks like JSON isn't; nil: there was none
 }
 
@@ -28,7 +30,13 @@ func (p *payloadFormat) warn(a *app) {
 	if p.lookalike != nil {
 		fmt.Fprintf(a.errOut, "qsidecar: a payload looks like JSON and isn't (%v), so it was stored as a text: correct it, or add --text, or --raw for its bytes as they are\n", p.lookalike)
 	}
+	if p.fileName {
+		fmt.Fprintln(a.errOut, "qsidecar: a payload begins with @ and was stored as it is: to send the contents of a file, write < FILE; --text stores a text without this warning")
+	}
 }
+
+// fileName matches the @FILE of other programs.
+var fileName = regexp.MustCompile(`^@\S*[/.]\S*$`)
 
 // payloadFlags adds the flags of a payload's format, and --json.
 func (a *app) payloadFlags(cmd *cobra.Command, f *payloadFormat) {
@@ -63,6 +71,7 @@ func (p *payloadFormat) encode(given []byte) ([]byte, error) {
 		if p.json {
 			return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
 		}
+		p.fileName = p.fileName || fileName.Match(given)
 		if start := bytes.TrimLeft(given, " \t\r\n"); p.lookalike == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
 			p.lookalike = err
 		}

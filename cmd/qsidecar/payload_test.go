@@ -153,6 +153,21 @@ func TestTextThatLooksLikeJSON(t *testing.T) {
 	}
 }
 
+// TestTextThatLooksLikeAFile shows that the @FILE of other programs isn't stored as a text without a warning.
+func TestTextThatLooksLikeAFile(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	for payload, warns := range map[string]bool{"@job.json": true, "@/tmp/job": true, "@ada": false, "@ada, see a.b": false, "ada@example.com": false} {
+		const want = "a payload begins with @ and was stored as it is: to send the contents of a file, write < FILE; --text stores a text without this warning"
+		if r := h.run("enqueue", "q", payload); r.code != 0 || strings.Contains(r.err, want) != warns {
+			t.Errorf("%s: exit code %d, and on stderr %q", payload, r.code, r.err)
+		}
+		if r := h.run("enqueue", "q", payload, "--text"); r.code != 0 || r.err != "" {
+			t.Errorf("%s as a text: exit code %d, and on stderr %q", payload, r.code, r.err)
+		}
+	}
+}
+
 // TestRunAt shows that a job is scheduled for an instant, without a zone in that of this host.
 func TestRunAt(t *testing.T) {
 	h := newHost(t)

@@ -177,6 +177,12 @@ func nearFlag(cmd *cobra.Command, err error) string {
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
 		return ": if -" + short + " is an argument, write -- before it"
 	}
+	if hint := flagHints[cmd.Name()+" "+unknown.GetSpecifiedName()]; hint != "" {
+		return ": " + hint
+	}
+	if unknown.GetSpecifiedName() == "queue" && strings.Contains(cmd.Use, "QUEUE") {
+		return ": the queue is an argument, not a flag"
+	}
 	for _, name := range known {
 		if slices.Contains(otherFlags[name], unknown.GetSpecifiedName()) {
 			return ": did you mean --" + name + "?"
@@ -222,6 +228,16 @@ var otherFlags = map[string][]string{
 	"database":     {"db", "url", "dsn"},
 	"max":          {"limit", "count", "n"},
 	"yes":          {"force", "y"},
+	"json":         {"format", "output"},
+	"max-claimed":  {"concurrency", "max-concurrency", "max-running"},
+}
+
+// flagHints are what to do in place of a flag that a command doesn't have.
+var flagHints = map[string]string{
+	"enqueue file":  "the payload is an argument, or stdin as in < FILE",
+	"serve port":    "workers connect to --socket, and the web page and metrics are at admin.listen in the config",
+	"tail follow":   "leave it out, tail always follows",
+	"purge dry-run": "without --yes nothing is changed, and `qsidecar stats QUEUE` shows how many jobs there are",
 }
 
 // argCount checks the number of arguments; most < 0 is any number. what describes them.
@@ -242,6 +258,9 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 		hint := ""
 		if len(args) > most && strings.HasSuffix(what, "payload") {
 			hint = ": quote a payload that has spaces"
+		}
+		if cmd.Name() == "status" && len(args) == 1 {
+			hint = fmt.Sprintf(": `qsidecar stats %s` shows a queue", args[0])
 		}
 		return usagef("%s takes %s, and was given %s%s\nRun `%s --help` to see more",
 			cmd.Name(), what, textfmt.Plural(int64(len(args)), "argument"), hint, cmd.CommandPath())

@@ -279,3 +279,36 @@ func TestSocketsAreNotURLs(t *testing.T) {
 		}
 	}
 }
+
+// TestSocketsThatAreOtherFiles checks that clients report a folder or a file in place of the socket, and a ~, which no shell has replaced.
+func TestSocketsThatAreOtherFiles(t *testing.T) {
+	dir := kit.NewSite(t).Dir
+	for _, folder := range []string{"node", "python", "ruby"} {
+		command(t, "cp", "-R", kit.Path("clients/"+folder), dir)
+	}
+	commands := map[string][]string{
+		"node":   {"node", "-e", "new (require('./node').Client)().ping()"},
+		"python": {"python3", "-c", "import sys; sys.path.insert(0, 'python'); import qsidecar; qsidecar.Client().ping()"},
+		"ruby":   {"ruby", "-Iruby/lib", "-rqsidecar", "-e", "Qsidecar::Client.new.enqueue('q', 1)"},
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for socket, want := range map[string]string{
+		dir:        "it is a folder: name the socket in it",
+		file:       "it is a file, and not a socket",
+		"~/q.sock": "~ isn't replaced here: write the whole path",
+	} {
+		for name, argv := range commands {
+			out, err := clientCommand(t, dir, argv, []string{"QSIDECAR_SOCKET=" + socket}, nil).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), want) {
+				t.Errorf("%s with %s: %v, %s", name, socket, err, out)
+			}
+		}
+		_, err := qsidecar.Dial(t.Context(), qsidecar.Options{Socket: socket})
+		if _, ok := errors.AsType[*qsidecar.DialError](err); !ok || !strings.Contains(err.Error(), want) {
+			t.Errorf("Go with %s: %v", socket, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // openapi.json
 	"io"
 	"net/http"
@@ -63,51 +64,57 @@ func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, req)
 }
 
+// queryFields are the fields that an operation has in the query of a GET.
+var queryFields = map[protocol.Op][]string{
+	protocol.OpStats:     {"queue"},
+	protocol.OpHistory:   {"queue"},
+	protocol.OpPeek:      {"queue", "state", "max", "ids", "after", "after_queue", "key", "text", "newest"},
+	protocol.OpSchedules: {"queue", "max", "after"},
+	protocol.OpBatches:   {"queue", "max", "after", "batch", "all"},
+}
+
 // requestOf returns the request of a query. The sidecar checks the values.
 func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.Error) {
 	req := &protocol.Request{Op: op}
+	known := queryFields[op]
 	for name, values := range query {
-		peeks, batches := op == protocol.OpPeek, op == protocol.OpBatches
 		switch {
-		case name == "ids" && peeks:
+		case !slices.Contains(known, name):
+			hint := cmp.Or(protocol.DidYouMean(name, known), ": it takes "+cmp.Or(strings.Join(known, ", "), "no fields"))
+			return nil, protocol.BadField(name, "%s takes no field %q in the query%s", op, name, hint)
+		case name == "ids":
 			req.IDs = values
 			continue
 		case len(values) != 1:
 			return nil, protocol.BadField(name, "%s is in the query twice", name)
-		case name == "queue" && (peeks || op == protocol.OpStats || op == protocol.OpHistory || op == protocol.OpSchedules || batches):
-			req.Queue = values[0]
-		case name == "state" && peeks:
-			req.State = protocol.State(values[0])
-		case name == "after" && (peeks || op == protocol.OpSchedules || batches):
-			req.After = values[0]
-		case name == "after_queue" && peeks:
-			req.AfterQueue = values[0]
-		case name == "key" && peeks:
-			req.Key = values[0]
-		case name == "text" && peeks:
-			req.Text = values[0]
-		case name == "batch" && batches:
-			req.Batch = values[0]
-		case name == "all" && batches:
-			all, err := strconv.ParseBool(values[0])
+		}
+		switch value := values[0]; name {
+		case "queue":
+			req.Queue = value
+		case "state":
+			req.State = protocol.State(value)
+		case "after":
+			req.After = value
+		case "after_queue":
+			req.AfterQueue = value
+		case "key":
+			req.Key = value
+		case "text":
+			req.Text = value
+		case "batch":
+			req.Batch = value
+		case "all", "newest":
+			set, err := strconv.ParseBool(value)
 			if err != nil {
-				return nil, protocol.BadField(name, "all must be true or false")
+				return nil, protocol.BadField(name, "%s must be true or false", name)
 			}
-			req.All = all
-		case name == "newest" && peeks:
-			newest, err := strconv.ParseBool(values[0])
-			if err != nil {
-				return nil, protocol.BadField(name, "newest must be true or false")
-			}
-			req.Newest = newest
-		case name == "max" && (peeks || op == protocol.OpSchedules || batches):
-			n, err := strconv.ParseInt(values[0], 10, 32)
+			req.All, req.Newest = set && name == "all", set && name == "newest"
+		case "max":
+			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil {
 				return nil, protocol.BadField(name, "max must be an integer from 1 to %d", protocol.MaxList)
 			}
 			req.Max = protocol.Some(n)
-		default:
-			return nil, protocol.BadField(name, "%s takes no field %q in the query", op, name)
 		}
 	}
 	return req, nil
@@ -118,6 +125,10 @@ func (s *Server) serveOp(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		refuse(w, r, 0, bodyError(err))
+		return
+	}
+	if r.URL.RawQuery != "" {
+		refuse(w, r, 0, protocol.Errorf(protocol.CodeBadRequest, "a POST has its fields as a JSON object in the body, and this one has them in the query: move them"))
 		return
 	}
 	req := new(protocol.Request)
@@ -165,6 +176,7 @@ func decode(op protocol.Op, body []byte, maxFrame int, req *protocol.Request) *p
 		e.Message = "the operation is in the address: leave op out of the body"
 	default:
 		e.Message = strings.Replace(e.Message, "the line is not one JSON object", "the body is not one JSON object", 1)
+		e.Message = strings.Replace(e.Message, `as in {"op":"ping"}`, `as in {"queue":"mail"}`, 1)
 	}
 	return e
 }

@@ -23,13 +23,17 @@ func TestErrorTexts(t *testing.T) {
 		{http.MethodGet, "/api/v1/batches?all=maybe", "", "all must be true or false"},
 		{http.MethodGet, "/api/v1/peek?newest=1st", "", "newest must be true or false"},
 		{http.MethodGet, "/api/v1/peek?max=ten", "", "max must be an integer from 1 to 1000"},
-		{http.MethodGet, "/api/v1/fleet?queue=q", "", `fleet takes no field \"queue\" in the query`},
+		{http.MethodGet, "/api/v1/peek?limit=5", "", `peek takes no field \"limit\" in the query: did you mean max?`},
+		{http.MethodGet, "/api/v1/stats?state=dead", "", `stats takes no field \"state\" in the query: it takes queue`},
+		{http.MethodPost, "/api/v1/pause?queue=q", "", "a POST has its fields as a JSON object in the body, and this one has them in the query: move them"},
+		{http.MethodPost, "/api/v1/pause", `{'queue':'q'}`, `JSON has double quotes, as in {\"queue\":\"mail\"}`},
+		{http.MethodGet, "/api/v1/fleet?queue=q", "", `fleet takes no field \"queue\" in the query: it takes no fields`},
 	} {
 		code := http.StatusBadRequest
 		switch {
 		case c.path == "/api/v2/stats" || c.path == "/api/v1/frobnicate":
 			code = http.StatusNotFound
-		case c.method == http.MethodPut || c.path == "/api/v1/pause?queue=q":
+		case c.method == http.MethodPut || c.method == http.MethodGet && c.path == "/api/v1/pause?queue=q":
 			code = http.StatusMethodNotAllowed
 		}
 		x.send(c.method, c.path, c.body, auth...).want(t, c.method+" "+c.path+" "+c.body, code, c.text)

@@ -206,14 +206,22 @@ func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, forma
 	if path == "queues.*" {
 		bad(path+".table", "a table is one queue's: \"*\" stands for many")
 	}
-	for role := range a.Columns {
-		if !slices.Contains(mapping.Roles, mapping.Role(role)) {
+	for role, columns := range a.Columns {
+		switch {
+		case slices.Contains(mapping.Roles, mapping.Role(role)):
+		case len(columns) == 1 && slices.Contains(mapping.Roles, mapping.Role(columns[0])):
+			bad(path+".columns."+role, "there is no such role: a role comes first, as in %s: %s", columns[0], role)
+		default:
 			bad(path+".columns."+role, "there is no such role; known here: %s", listed(mapping.Roles))
 		}
 	}
 	states := []string{"ready", "claimed", "done", "dead"}
-	for state := range a.States {
-		if !slices.Contains(states, state) {
+	for state, v := range a.States {
+		switch {
+		case slices.Contains(states, state):
+		case slices.Contains(states, v.Text):
+			bad(path+".states."+state, "there is no such state: a state comes first, as in %s: %s", v.Text, state)
+		default:
 			bad(path+".states."+state, "there is no such state; known here: %s", strings.Join(states, ", "))
 		}
 	}

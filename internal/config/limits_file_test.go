@@ -34,6 +34,8 @@ func TestLimitsFileErrors(t *testing.T) {
 		"queues:\n  api: {max_claim: 3}\n":   `limits.yaml:2:9: unknown key "max_claim": did you mean max_claimed?`,
 		"queues:\n  api:\n    timeout: 3s\n": `limits.yaml:3:5: unknown key "timeout"; known here: max_claimed, rate, burst, group_limit, group_on_failure, group_ready`,
 		"queues:\n  api: {group_on_failure: keep}\n": `limits.yaml:2:9: queues.api.group_on_failure: "keep" isn't known: use hold or skip`,
+		"limits:\n  api: {max_claimed: 3}\n":         `limits.yaml:1:1: unknown key "limits": did you mean queues?`,
+		"queues:\n  api: {concurrency: 3}\n":         `limits.yaml:2:9: unknown key "concurrency": did you mean max_claimed?`,
 		"max_claimed: 3\n":                           `limits.yaml:1:1: unknown key "max_claimed" here: it is a key of queues.NAME`,
 		"queues:\n  api: {rate: 100/d}\n":            `limits.yaml:2:15: queues.api.rate: the rate "100/d" isn't one: use 1 to 1000000 jobs in a second, a minute or an hour`,
 		"queues:\n  api: {rate: 100}\n":              `limits.yaml:2:15: queues.api.rate: the rate "100" isn't one`,

@@ -73,6 +73,8 @@ var (
 	socketURL = regexp.MustCompile(`^(?:(unix):(?://)?|[A-Za-z][A-Za-z0-9+.-]*://)(.*)`)
 	// hostAndPort matches an address of a TCP listener.
 	hostAndPort = regexp.MustCompile(`^[^/]+:[0-9]+$`)
+	// onlyPort matches a number.
+	onlyPort = regexp.MustCompile(`^[0-9]+$`)
 )
 
 // checkSocketPath reports a socket that is written as a URL. A sidecar would listen on a file of that name.
@@ -82,6 +84,9 @@ func checkSocketPath(path string) error {
 	}
 	if hostAndPort.MatchString(path) {
 		return fmt.Errorf("%q is a host and a port, and this must be the path of a Unix socket, such as %s (the port of admin.listen is for people and metrics)", path, SystemSocket)
+	}
+	if onlyPort.MatchString(path) {
+		return fmt.Errorf("%q is a port, and this must be the path of a Unix socket, such as %s", path, SystemSocket)
 	}
 	switch m := socketURL.FindStringSubmatch(path); {
 	case m == nil:

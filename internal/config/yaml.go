@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,6 +105,15 @@ func (y *yamlDecoder) syntax(err error) {
 	switch line := strings.Split(y.src, "\n")[p.line-1]; {
 	case strings.Contains(line[:len(line)-len(strings.TrimLeft(line, " \t"))], "\t"):
 		p.text = "a tab is in the indentation: indent with spaces"
+	case bareStar.MatchString(line):
+		at := bareStar.FindStringIndex(line)[0]
+		p.column = at + strings.Index(line[at:], "*") + 1
+		p.text = `what begins with * needs quotes, such as "*"`
+		if strings.Contains(line, "cron") {
+			p.text = `what begins with * needs quotes, such as cron: "*/5 * * * *"`
+		}
+	case p.text == "non-map value is specified" && colonInKey.MatchString(line):
+		p.text = spaceAfterColon
 	case strings.HasPrefix(p.text, "value is not allowed in this context"):
 		p.text = "this line doesn't continue the ones above: indent it as much as its siblings, and write KEY: VALUE"
 	case p.text == "unexpected key name":
@@ -122,6 +132,14 @@ var unclosed = map[string]string{ //nolint:gosec // tokens of YAML
 	"could not find end character of double-quoted text": `this " has no closing one: add it`,
 	"could not find end character of single-quoted text": "this ' has no closing one: add it",
 }
+
+// bareStar matches a key or a value that begins with * and has no quotes. YAML reads an alias.
+var bareStar = regexp.MustCompile(`(^|[:,\[{-])\s*\*([\s:,}\]]|$)`)
+
+// colonInKey matches a line whose colon has no space behind it.
+var colonInKey = regexp.MustCompile(`^\s*\w+:\S`)
+
+const spaceAfterColon = "write a space after the colon: KEY: VALUE"
 
 // bareVariable matches a variable without quotes in a map or list in brackets, where YAML reads its braces.
 var bareVariable = regexp.MustCompile(`[{\[].*[:,\[]\s*\$\{`)
@@ -200,8 +218,13 @@ func (y *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		})
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		y.mapping(node, v.Type(), path, func(key string, _ *token.Token, value ast.Node) {
+		y.mapping(node, v.Type(), path, func(key string, at *token.Token, value ast.Node) {
 			e := newElement(v.Type().Elem())
+			if _, single := scalarText(value); single && slices.Contains(sectionKeys(e.Type()), key) {
+				y.unread[path] = true // the entry above lacks this key
+				y.add(at, "%s: it is a key of an entry: indent it below a name, as in {NAME: {%s: …}}", join(path, key), key)
+				return
+			}
 			y.value(value, e, join(path, key))
 			v.SetMapIndex(reflect.ValueOf(key), e)
 		})
@@ -232,15 +255,37 @@ func (y *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
 func (y *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
 	known := keysOf(section)
 	if hint := elsewhere[key]; hint != "" && y.root == reflect.TypeFor[Config]() {
-		y.add(at, "unknown key: %s", hint)
-	} else if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
-		y.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
+		y.add(at, "unknown key %s; %s", keyText(key), hint)
 	} else if owners := sectionsWith(key, y.root, ""); len(owners) > 0 {
 		y.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
+	} else if near := nearKey(key, known); near != "" && keyPattern.MatchString(key) {
+		y.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
 	} else {
 		y.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))
 	}
 	y.problems[len(y.problems)-1].unknownKey = true
+}
+
+// nearKey returns the one of the known keys that key is called in other programs, or probably a typing error of.
+func nearKey(key string, known []string) string {
+	for _, k := range known {
+		if slices.Contains(otherKeys[k], key) {
+			return k
+		}
+	}
+	return textfmt.Nearest(key, known)
+}
+
+// otherKeys are the names that other programs have for keys of these files.
+var otherKeys = map[string][]string{
+	"socket":          {"path", "file"},
+	"listen":          {"port", "bind", "address"},
+	"url":             {"dsn", "uri", "address"},
+	"max_connections": {"pool", "pool_size", "max_conns"},
+	"tz":              {"timezone", "time_zone"},
+	"payload":         {"args", "body", "data", "message"},
+	"max_claimed":     {"concurrency", "max_concurrency"},
+	"queues":          {"limits"}, // in a file of limits
 }
 
 // elsewhere are keys that people look for, and where their settings are. Queue limits of all hosts can't be in the config of one.
@@ -301,6 +346,27 @@ func exampleOf(t reflect.Type) string {
 	return "…"
 }
 
+// formOf shows how the value of a path is written.
+func formOf(t reflect.Type, path string) string {
+	if t.Kind() == reflect.Map {
+		switch path[strings.LastIndex(path, ".")+1:] {
+		case "queues":
+			if t.Elem() == reflect.TypeFor[queueConfig]() {
+				return "{NAME: {timeout: 5m}}"
+			}
+		case "where":
+			return "{COLUMN: VALUE}"
+		case "columns":
+			return "{ROLE: COLUMN}"
+		case "states":
+			return "{STATE: VALUE}"
+		case "users":
+			return "{NAME: FILE}"
+		}
+	}
+	return exampleOf(t)
+}
+
 // keyPattern matches a plausible key. Any other text can be the rest of a password without
 // quotes.
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
@@ -330,7 +396,11 @@ func (y *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each f
 	m, ok := node.(ast.MapNode)
 	if !ok {
 		y.unread[path] = true
-		y.add(node.GetToken(), "%s: this should be a map (key: value), as in %s, and is %s", cmp.Or(path, "the file"), exampleOf(t), kindText(node))
+		if text, single := scalarText(node); single && path == "" && colonInKey.MatchString(text) {
+			y.add(node.GetToken(), "%s", spaceAfterColon)
+			return
+		}
+		y.add(node.GetToken(), "%s: this should be a map (key: value), as in %s, and is %s", cmp.Or(path, "the file"), formOf(t, path), kindText(node))
 		return
 	}
 	if !m.MapRange().Next() && t.Kind() == reflect.Map {
@@ -497,6 +567,17 @@ func fieldOf(v reflect.Value, key string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
+// sectionKeys returns the keys of a section. Another type has none.
+func sectionKeys(t reflect.Type) []string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	return keysOf(t)
+}
+
 func keysOf(t reflect.Type) (keys []string) {
 	for field := range t.Fields() {
 		switch key := field.Tag.Get("yaml"); {
@@ -529,7 +610,7 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 		case !closed || name == "":
 			err = errors.Join(err, fmt.Errorf("%s is not ${NAME}; a plain dollar before { is written $${", m))
 		case !ok:
-			err = errors.Join(err, fmt.Errorf("the environment variable %s is not set", name))
+			err = errors.Join(err, fmt.Errorf("the environment variable %s is not set: set it for the process that reads this file", name))
 		}
 		return v
 	})

@@ -15,7 +15,7 @@ var errAddress = errors.New("the address cannot be read as a URL. In a user's na
 	"or leave the password out, and name a file that holds it (password_file)")
 
 // errPort doesn't show the port, because in a URL without @ it can be the password.
-var errPort = fmt.Errorf("the port is not a number up to 65535. If it is a part of the password: %w", errAddress)
+var errPort = fmt.Errorf("the port is not a number up to 65535. If it belongs to the password, %w", errAddress)
 
 var parameterName = regexp.MustCompile(`^[A-Za-z0-9_.%+ -]*$`)
 
@@ -33,6 +33,10 @@ func CheckAddress(s string) error {
 	hosts := authority
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		hosts = authority[i+1:]
+		if strings.HasPrefix(hosts, "tcp(") || strings.HasPrefix(hosts, "unix(") { // an address of Go's driver
+			kind, _, _ := strings.Cut(hosts, "(")
+			return fmt.Errorf("the host is written without %s(…): mysql://USER@HOST:PORT/DATABASE", kind)
+		}
 		// Drivers differ in which @ ends the password, and one that ends it at the first shows the rest as the host.
 		if _, err := url.PathUnescape(authority[:i]); err != nil || strings.Contains(authority[:i], "@") {
 			return errAddress

@@ -126,6 +126,12 @@ func ParseURL(s string) (URL, error) {
 	case strings.HasPrefix(s, "$"):
 		return URL{}, errors.New("a variable isn't replaced in this form: write ${NAME} in a config")
 	}
+	if inner, java := strings.CutPrefix(s, "jdbc:"); java {
+		kind, _, _ := strings.Cut(inner, ":")
+		if form := nearForm(kind); form != "" {
+			return URL{}, fmt.Errorf("leave jdbc: out: write %s", form)
+		}
+	}
 	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, `/\. `) {
 		return URL{}, errors.New("a database is written " + databaseForms())
@@ -149,6 +155,9 @@ func ParseURL(s string) (URL, error) {
 		var err error
 		u.At, err = e.parse(s)
 		return u, err
+	}
+	if scheme == "sqlite3" {
+		return URL{}, fmt.Errorf("%q is not a kind of database: did you mean %s?", scheme, nearForm(scheme))
 	}
 	if !strings.HasPrefix(s, scheme+"://") {
 		return URL{}, errors.New("a database is written " + databaseForms()) // it can be a misplaced password

@@ -190,7 +190,7 @@ func TestJobTimeLine(t *testing.T) {
 	}
 	s.contains("a missing job", s.get("/job?queue=q&id=99999999", http.StatusNotFound).text("main"), "no job")
 	missing := s.get("/nothing", http.StatusNotFound)
-	s.contains("a missing page", missing.text("main"), "does not exist")
+	s.contains("a missing page", missing.text("main"), "does not exist", "/metrics", "/healthz", "/api/v1/openapi.json")
 	if strings.Contains(missing.source, "data-live") {
 		t.Error("a page with an error asks for live parts, and gets the error each time")
 	}

@@ -117,7 +117,7 @@ func (p *Page) routes() http.Handler {
 	mux.HandleFunc("POST /do", p.change)
 	mux.HandleFunc("POST /stop", p.stopTask)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		p.fail(w, r, http.StatusNotFound, "This page does not exist.")
+		p.fail(w, r, http.StatusNotFound, "This page does not exist. Metrics are at /metrics, health at /healthz, /startupz and /readyz, and the API at /api/v1/OP (see /api/v1/openapi.json).")
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")

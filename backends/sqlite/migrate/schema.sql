@@ -138,9 +138,10 @@ BEGIN
   SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at or start_before outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
 END;
 
--- Lists, counts and retention find finished jobs by this instant.
+-- Lists, counts and retention find finished jobs by this instant. No sidecar would free a claimed job that no sidecar has claimed.
 CREATE TRIGGER qsidecar_finished_at BEFORE INSERT ON qsidecar_jobs
 WHEN NEW.state NOT IN ('ready', 'scheduled', 'claimed', 'done', 'dead') OR NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
+  OR NEW.state = 'claimed' AND NEW.token_sidecar IS NULL
 BEGIN
   SELECT RAISE(ABORT, 'state: leave it out (done and dead need a finished_at)');
 END;

@@ -63,7 +63,10 @@ func matches(pattern, name string) bool {
 // Check calls bad for each error in the rule.
 func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	for _, op := range r.Ops {
-		if !protocol.Known(op) {
+		switch {
+		case op == "*" || op == "all":
+			bad("ops", "there is no op %q: leave ops out to allow all of a queue", op)
+		case !protocol.Known(op):
 			bad("ops", "%s", protocol.NoSuchOp(op))
 		}
 		if r.Queues != nil && slices.Contains(sidecarWide, op) {

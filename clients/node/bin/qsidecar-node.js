@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 'use strict'
 
-const { existsSync } = require('node:fs')
+const { existsSync, statSync } = require('node:fs')
 const path = require('node:path')
 const { pathToFileURL } = require('node:url')
 const { parseArgs } = require('node:util')
@@ -42,6 +42,7 @@ function queuesOf(given) {
     given.map((each) => {
       const [, name, number] = /^([^=]+)(?:=(.*))?$/.exec(each) ?? []
       if (name === undefined) throw new Usage(`--queue is ${each}, must be a queue, or a queue and how many of its jobs run at once: mail=8`)
+      if (name.includes(',')) throw new Usage(`--queue is ${each}: name each queue with a --queue of its own`)
       return [name, count(`--queue ${name}`, number)]
     }),
   )
@@ -75,7 +76,10 @@ function parsed(args) {
       },
     })
   } catch (e) {
-    throw new Usage(e.message)
+    const [, option] = /^Unknown option '(.+?)'/.exec(e.message) ?? []
+    if (option === undefined) throw new Usage(e.message)
+    const hint = ['-c', '--jobs', '--workers'].includes(option) ? 'did you mean -j (--concurrency)?' : 'qsidecar-node --help lists the options'
+    throw new Usage(`there is no option ${option}: ${hint}`)
   }
   const { values, positionals } = found
   if (values.help) return { help: true }
@@ -103,6 +107,7 @@ async function main() {
   if (help) return void process.stdout.write(HELP)
   const full = path.resolve(file)
   if (!existsSync(full)) throw new Usage(`there is no file ${full}`)
+  if (statSync(full).isDirectory()) throw new Usage(`${full} is a folder: name a file in it`)
   const module = pathToFileURL(full).href
   const worker = await load(module).catch((e) => {
     if (e.code !== 'ERR_UNKNOWN_FILE_EXTENSION') throw e

@@ -7,7 +7,7 @@
 const errors = require('./errors')
 const { Call, MAX_LIST, backoff, pauseFor, repeatable, unanswered } = require('./call')
 const { Leases } = require('./leases')
-const { Wire, sockets, checkPath, notListening } = require('./wire')
+const { Wire, sockets, checkPath, notListening, whyNot } = require('./wire')
 
 // How long a connection must last before the back-off starts again, in milliseconds.
 const STABLE_AFTER = 1000
@@ -187,7 +187,7 @@ class Session {
       }
       if (this.ended) return
       const next = notListening(error)
-      if (next) tried.push(`${path} (${error.message})`)
+      if (next) tried.push(`${path} (${whyNot(path, error)})`)
       if (next && tried.length < paths.length) return this.#first(paths, tried)
       this.connecting = false
       const queued = this.queue.splice(0)

@@ -35,6 +35,15 @@ function sockets() {
 function checkPath(socket) {
   const [url, file] = /^(?:unix:(?:\/\/)?(.*)|[a-z][a-z0-9+.-]*:\/\/.*|[^/]+:[0-9]+$)/i.exec(socket) ?? []
   if (url !== undefined) throw new TypeError(`the socket ${socket} is not a path: write ${file || '/run/qsidecar/qsidecar.sock'}`)
+  if (String(socket).startsWith('~')) throw new TypeError(`the socket ${socket}: ~ isn't replaced here: write the whole path`)
+}
+
+/** Describes an error of a path. The system reports a file or a folder as a socket on which nothing listens. */
+function whyNot(socket, error) {
+  const found = stat(socket)
+  if (found?.isDirectory()) return 'it is a folder: name the socket in it'
+  if (found?.isFile()) return 'it is a file, and not a socket'
+  return error.message
 }
 
 /** Returns whether another user than root owns the directory. That user could serve a socket of its own there. */
@@ -237,4 +246,4 @@ class Wire {
   }
 }
 
-module.exports = { Wire, sockets, checkPath, notListening }
+module.exports = { Wire, sockets, checkPath, notListening, whyNot }

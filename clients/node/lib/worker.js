@@ -29,6 +29,8 @@ const ACKS = ['behind', 'sync']
 const RUN_OPTIONS = ['concurrency', 'queues', 'drain', 'ack', 'order', 'weights', 'signals', 'threads', 'module']
 const WORKER_OPTIONS = [...RUN_OPTIONS.filter((name) => name !== 'module'), 'client', 'before', 'after', ...CLIENT_OPTIONS]
 
+const QUEUE_NAME = /^[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}$/
+
 const is = (error, kinds) => kinds.some((type) => error instanceof type)
 
 class Worker {
@@ -46,6 +48,9 @@ class Worker {
     this.jobs = new Map()
     for (const [queue, entry] of Object.entries(handlersOfQueues)) {
       const { run, result = false } = typeof entry === 'object' && entry !== null ? entry : { run: entry }
+      if (!QUEUE_NAME.test(queue)) {
+        throw new TypeError(`Worker: "${queue}" is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -`)
+      }
       handlers.rejectGenerators(`Worker: the handler of the queue ${queue}`, run, 'a function, or an object with one in run')
       this.jobs.set(queue, { run, result })
     }

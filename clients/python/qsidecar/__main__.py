@@ -25,6 +25,8 @@ EXITS = (
 
 def _queue(text: str) -> Tuple[str, Optional[int]]:
     name, equals, count = text.partition("=")
+    if "," in name:
+        raise argparse.ArgumentTypeError(f"{text!r}: name each queue with a --queue of its own")
     if not name or equals and not (count.isdecimal() and int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} isn't a queue, or a queue and how many of its jobs run at once: mail=8")
     return name, int(count) if equals else None
@@ -76,7 +78,10 @@ def main(args: Optional[List[str]] = None) -> int:
         "--weights", type=_weights, metavar="NAME=N,…", help="turns of queues where the others have one, as mail=3,bulk=1 (default: all 1)"
     )
     work.add_argument("--ack", choices=ACKS, default=ACKS[0], help="sync: wait for each ack before the next job (default: behind)")
-    chosen = parser.parse_args(args)
+    chosen, rest = parser.parse_known_args(args)
+    if rest:
+        hint = ": did you mean -j (--concurrency)?" if rest[0].partition("=")[0] in ("-c", "--jobs", "--threads", "--workers") else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if chosen.concurrency < 1:
         parser.error("--concurrency is 1 at least")
     module, _, name = chosen.app.partition(":")

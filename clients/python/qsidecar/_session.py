@@ -17,7 +17,7 @@ from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
 from ._calls import Calls
 from ._turn import Turn
-from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, not_listening, sockets
+from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, not_listening, sockets, why_not
 from .job import BaseJob
 
 log = logging.getLogger("qsidecar")
@@ -126,7 +126,7 @@ class Session(Calls):
                 raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
             self._path = path  # a client that reconnects must not reach another sidecar
             return wire
-        paths = " or ".join(f"{path} ({e})" for path, e in tried)
+        paths = " or ".join(f"{path} ({why_not(path, e)})" for path, e in tried)
         raise errors.NotConnected(f"no sidecar answers on {paths}: start one, or name its socket in QSIDECAR_SOCKET") from tried[0][1]
 
     def _connect(self, path: str, limit: float = STALLED) -> Wire:

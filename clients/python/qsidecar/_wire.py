@@ -143,6 +143,8 @@ def sockets(named: Optional[str] = None) -> List[str]:
         url = _SOCKET_URL.fullmatch(named)
         if url is not None:
             raise ValueError(f"the socket {named} is not a path: write {url[1] or '/run/qsidecar/qsidecar.sock'}")
+        if named.startswith("~"):
+            raise ValueError(f"the socket {named}: ~ isn't replaced here: write the whole path")
         return [named]
     found = []
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -162,6 +164,15 @@ def _foreign(directory: str) -> bool:
         return os.stat(directory).st_uid != 0
     except OSError:
         return False
+
+
+def why_not(path: str, e: Exception) -> str:
+    """Describes an error of a path. The system reports a file or a folder as a socket on which nothing listens."""
+    if os.path.isdir(path):
+        return "it is a folder: name the socket in it"
+    if os.path.isfile(path):
+        return "it is a file, and not a socket"
+    return str(e)
 
 
 def not_listening(e: OSError) -> bool:

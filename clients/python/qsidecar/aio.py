@@ -17,7 +17,7 @@ from . import errors
 from ._batch import BatchWait, Callback, EndedBatch, open_fields
 from ._call import Call, Request
 from ._session import Session
-from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, leases_of, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
+from .client import Client, cancel_fields, check_request, claim_fields, explaining_inline, job_list, leases_of, limit_fields, lost_of, many_fields, schedule_fields, stats_fields
 from ._waiting import EndedJob, Waiting, call_options, result_of
 from .job import BaseJob, Enqueued, NewJob, Seconds, enqueued_of, nack_fields
 
@@ -118,7 +118,7 @@ class AsyncClient:
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, request_timeout: Optional[float] = None) -> List[Enqueued]:
         """Stores up to 1,000 jobs in one transaction: all or none."""
-        jobs = list(jobs)
+        jobs = job_list(jobs)
         if not jobs:
             return []
         fields = many_fields(jobs)

@@ -149,7 +149,7 @@ class Client:
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, request_timeout: Optional[float] = None) -> List[Enqueued]:
         """Stores up to 1,000 jobs in one transaction: all or none."""
-        jobs = list(jobs)
+        jobs = job_list(jobs)
         if not jobs:
             return []
         fields = many_fields(jobs)
@@ -459,6 +459,13 @@ def explaining_inline(op: str) -> Iterator[None]:
         if _inline is None:
             raise
         raise errors.NotConnected(f"{op}: qsidecar.testing.inline covers enqueue only; {e}") from e
+
+
+def job_list(jobs: Iterable[NewJob]) -> List[NewJob]:
+    """Returns the jobs as a list. One NewJob is a tuple, so its values would be taken for jobs."""
+    if isinstance(jobs, NewJob):
+        raise TypeError("pass a list of jobs, as in [NewJob(queue, payload)], not one job")
+    return list(jobs)
 
 
 def many_fields(jobs: Sequence[NewJob]) -> Dict[str, Any]:

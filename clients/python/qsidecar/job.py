@@ -80,6 +80,8 @@ def _start_before(at: Union[datetime, float, int, None], within: Optional[Second
 
 def _wire_instant(name: str, at: Union[datetime, float, int]) -> int:
     ms = instant(at)
+    if _LAST_INSTANT < ms <= 1000 * _LAST_INSTANT:
+        raise ValueError(f"{name}={at!r}: must be seconds since 1970, and this is probably milliseconds")
     if not 0 <= ms <= _LAST_INSTANT:
         raise ValueError(f"{name}={at!r}: must be in the years 1970 to 9999")
     return ms

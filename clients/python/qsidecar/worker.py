@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import itertools
 import logging
 import os
 import queue
+import re
 import threading
 import weakref
 from datetime import datetime
@@ -57,6 +59,9 @@ class _Entry(NamedTuple):
     function: Callable[[Any], Any]
     result: bool
     coroutine: bool  # an `async def` function
+
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}")
 
 
 class _Ended(NamedTuple):
@@ -117,6 +122,8 @@ class App:
 
         if not isinstance(queue, str):  # a function, if the parentheses are missing: it would never run
             raise TypeError(f'name the queue, as in @app.job("mail"), not {queue!r}')
+        if not _QUEUE_NAME.fullmatch(queue):
+            raise ValueError(f'"{queue}" is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -')
 
         def decorate(function: Handler) -> Handler:
             if not callable(function):
@@ -222,6 +229,10 @@ class App:
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
         """
+        if queues is not None and not isinstance(queues, collections.abc.Mapping):
+            raise TypeError(
+                f"queues is {queues!r}, must be a dict such as {{'mail': 8}}, or {{'mail': None}} for one that shares concurrency"
+            )
         shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
@@ -251,6 +262,8 @@ class App:
         if queues is None:
             queues = dict.fromkeys(self.jobs)
         for name, count in [("concurrency", concurrency), *queues.items()]:
+            if count is not None and not isinstance(count, int):
+                raise TypeError(f"{name} is {count!r}, must be a whole number")
             if count is not None and count < 1:
                 raise ValueError(f"{name} is {count}, must be at least 1")
         for name in queues:

@@ -507,7 +507,8 @@ class Processes(Case):
     def test_fatal_error_ends_all_processes(self):
         def run():
             worker = app()
-            worker.job("no queue's name!")(lambda job: None)
+            worker.job(self.q)(lambda job: None)
+            worker.jobs["no queue's name!"] = worker.jobs.pop(self.q)  # which job would reject
             worker.run(concurrency=2, processes=True)
 
         with quiet():

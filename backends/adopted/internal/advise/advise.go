@@ -95,11 +95,19 @@ func describe(found *backends.Findings, q *statement.Queue) {
 	}
 }
 
+// unlessNew describes why a query failed. In a database without the sidecar's own tables it names them, and not the query.
+func unlessNew(database any, err error) string {
+	if d, ok := database.(interface{ Info() backends.Info }); ok && d.Info().Database == "" {
+		return ": the first start creates the sidecar's own tables"
+	}
+	return fmt.Sprintf(": %v", err)
+}
+
 // explain adds the plan of the queue's claim.
 func explain(ctx context.Context, a backends.Advisor, q *statement.Queue, found *backends.Findings) backends.Plan {
 	p, err := a.Explain(ctx, q.LockCandidates(backends.Policy{Queue: q.Queue, MaxAttempts: cmp.Or(q.MaxAttempts, condition.NoLimit)}, 1, statement.Scan{}), q.Info)
 	if err != nil {
-		found.AddInfo("plan", fmt.Sprintf("queues.%s: can't read the plan of its claim (the first start creates the sidecar's own tables): %v", q.Queue, err))
+		found.AddInfo("plan", fmt.Sprintf("queues.%s: can't read the plan of its claim%s", q.Queue, unlessNew(a, err)))
 		return backends.Plan{}
 	}
 	how := ""
@@ -169,7 +177,7 @@ func notGivenBack(ctx context.Context, engine backends.Adopter, q *statement.Que
 	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
 		return err
 	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
-		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back (the first start creates the sidecar's own tables): %v", q.Queue, err))
+		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back%s", q.Queue, unlessNew(engine, err)))
 	case n > 0:
 		count := fmt.Sprint(n)
 		if n == lease.MostOverdue {

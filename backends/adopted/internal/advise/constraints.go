@@ -109,7 +109,7 @@ func (t *trying) constraint(ctx context.Context, k backends.Constraint, trials [
 			if ctx.Err() != nil || backends.Retryable(err) {
 				return err
 			}
-			t.found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't evaluate the constraint %s of %s for each %s: %v (if the sidecar's own tables are missing: the first start creates them)", t.q.Queue, k.Name, t.q.SQLName, trial.Doing, err))
+			t.found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't evaluate the constraint %s of %s for each %s%s", t.q.Queue, k.Name, t.q.SQLName, trial.Doing, unlessNew(t.engine, err)))
 		}
 	}
 	return nil

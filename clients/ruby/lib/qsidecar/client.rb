@@ -460,6 +460,10 @@ module Qsidecar
       { **job(**callback), on: on_success ? "success" : "finish", **{ key: key, batch: of }.compact.transform_values { |v| Codec.text(v) } }
     end
 
+    # The end of the year 9999, in milliseconds.
+    LAST_INSTANT = 253_402_300_799_999
+    private_constant :LAST_INSTANT
+
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
     def instant(at, delay, name = "run_at")
       raise ArgumentError, "delay and run_at exclude each other" if delay
@@ -469,7 +473,10 @@ module Qsidecar
       end
 
       ms = (at.to_r * 1000).ceil
-      raise ArgumentError, "#{name}: #{at.inspect} must be in the years 1970 to 9999" unless (0..253_402_300_799_999).cover?(ms)
+      if ms > LAST_INSTANT && ms <= LAST_INSTANT * 1000
+        raise ArgumentError, "#{name}: #{at.inspect} must be seconds since 1970, and this is probably milliseconds"
+      end
+      raise ArgumentError, "#{name}: #{at.inspect} must be in the years 1970 to 9999" unless (0..LAST_INSTANT).cover?(ms)
 
       ms
     end

@@ -48,6 +48,7 @@ module Qsidecar
 
       url = SOCKET_URL.match(named.to_s)
       raise ArgumentError, "the socket #{named} is not a path: write #{url[:path].to_s.empty? ? "/run/qsidecar/qsidecar.sock" : url[:path]}" if url
+      raise ArgumentError, "the socket #{named}: ~ isn't replaced here: write the whole path" if named.to_s.start_with?("~")
       return [named] unless named.nil? || named.empty?
 
       dirs = [runtime_dir, user_state].compact.map { |dir| File.join(dir, "qsidecar") }
@@ -59,6 +60,14 @@ module Qsidecar
     def self.runtime_dir
       dir = variable("XDG_RUNTIME_DIR")
       dir unless dir && Process.euid.zero? && [dir, File.join(dir, "qsidecar")].any? { |path| File.exist?(path) && !File.stat(path).uid.zero? }
+    end
+
+    # Describes an error of a path. The system reports a file or a folder as a socket on which nothing listens.
+    def self.why_not(path, error)
+      return "it is a folder: name the socket in it" if File.directory?(path)
+      return "it is a file, and not a socket" if File.file?(path)
+
+      error.message
     end
 
     # Returns the directory of the user's state, unless it is root or has no state of qsidecar.

@@ -186,7 +186,7 @@ module Qsidecar
         @sockets = [path]
         return link
       rescue *Connection::NOT_LISTENING => e
-        tried << "#{path} (#{e.message})"
+        tried << "#{path} (#{Connection.why_not(path, e)})"
       rescue *Connection::BREAKS => e # a sidecar listens there, so do not try the next path
         raise NotConnected, "no sidecar answers on #{path}: #{e.message}"
       end

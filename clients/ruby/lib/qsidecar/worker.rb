@@ -23,6 +23,8 @@ module Qsidecar
 
     # When a job is settled: while the next ones run, or before its thread begins the next one.
     ACKS = %i[behind sync].freeze
+    QUEUE_NAME = %r{\A[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}\z}.freeze
+    private_constant :QUEUE_NAME
 
     # An argument of Worker#run is wrong: exit code 2.
     class WrongArgument < ArgumentError; end
@@ -84,6 +86,9 @@ module Qsidecar
       raise ArgumentError, "job #{queue.inspect} needs a block" unless handler
 
       raise ArgumentError, "#{queue.inspect} is not a queue: name it, as in worker.job(\"mail\")" if queue.to_s.empty?
+      unless QUEUE_NAME.match?(queue.to_s)
+        raise ArgumentError, "#{queue.to_s.inspect} is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -"
+      end
       raise ArgumentError, "the queue #{queue.to_s.inspect} already has a block" if @handlers.key?(queue.to_s)
 
       @handlers[queue.to_s] = handler
@@ -127,7 +132,7 @@ module Qsidecar
     # for each answer.
     def run(concurrency: 8, processes: 1, drain: false, ack: :behind, queues: nil, order: :rotate, weights: nil)
       raise WrongArgument, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
-      raise WrongArgument, "processes is at least 1" unless processes.positive?
+      raise WrongArgument, "processes is #{processes.inspect}, must be a whole number from 1 on" unless processes.is_a?(Integer) && processes.positive?
       raise WrongArgument, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
       raise WrongArgument, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
 
@@ -182,6 +187,10 @@ module Qsidecar
     # shares divides the queues: those with a number of threads have their own, the others share the rest.
     def shares(queues, concurrency, order, weights)
       raise WrongArgument, "queues is empty: name at least one queue" if queues.empty?
+
+      unless queues.is_a?(Hash)
+        raise WrongArgument, "queues is #{queues.inspect}, must be a Hash such as { \"mail\" => 8 }, or { \"mail\" => nil } for one that shares concurrency"
+      end
 
       queues = queues.transform_keys(&:to_s)
       queues.each do |name, count|
