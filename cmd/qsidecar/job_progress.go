@@ -56,7 +56,7 @@ have.
 	return a.jsonFlag(cmd)
 }
 
-// progressHint is what to do about an argument that is no number.
+// progressHint is what to do about an argument that isn't a number.
 func progressHint(arg string) string {
 	switch {
 	case strings.HasSuffix(arg, "%"):

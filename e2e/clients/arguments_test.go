@@ -3,6 +3,7 @@ package clients
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,7 +52,7 @@ func TestWrongArgumentsOfWorkers(t *testing.T) {
 	}
 }
 
-// TestWrongOptionsOfWorkers checks what the programs of workers say about the options of another one's, and about several queues in one.
+// TestWrongOptionsOfWorkers checks what the programs of workers report about the options of another one's, and about several queues in one.
 func TestWrongOptionsOfWorkers(t *testing.T) {
 	t.Parallel()
 	dir := kit.NewSite(t).Dir
@@ -78,7 +79,7 @@ func TestWrongOptionsOfWorkers(t *testing.T) {
 		{node, []string{"x.mjs", "--queue", "mail,sms"}, "--queue is mail,sms: name each queue with a --queue of its own"},
 		{node, []string{"node"}, "node is a folder: name a file in it"},
 	} {
-		out, err := clientCommand(t, dir, append(row.program[:len(row.program):len(row.program)], row.args...), nil, nil).CombinedOutput()
+		out, err := clientCommand(t, dir, append(slices.Clip(row.program), row.args...), nil, nil).CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), row.want) {
 			t.Errorf("%s: %v\n%s\nwant 2 and %s", append(row.program, row.args...), err, out, row.want)
 		}
