@@ -28,6 +28,11 @@ func genQueue() *rapid.Generator[string] {
 	return rapid.StringMatching(`[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}`)
 }
 
+// genInstant draws an instant that isn't probably in seconds.
+func genInstant() *rapid.Generator[int64] {
+	return genInt(0, MaxRunAt).Filter(func(v int64) bool { return !isSeconds(v) })
+}
+
 func genInt(lo, hi int64) *rapid.Generator[int64] {
 	return rapid.OneOf(rapid.Int64Range(lo, hi), rapid.SampledFrom([]int64{lo, hi}))
 }
@@ -81,7 +86,7 @@ func genNewJob() *rapid.Generator[NewJob] {
 		}
 		if rapid.Bool().Draw(t, "has key") {
 			if rapid.Bool().Draw(t, "start_before or start_within_ms") {
-				j.StartBefore = genOpt(genInt(0, MaxRunAt)).Draw(t, "start_before")
+				j.StartBefore = genOpt(genInstant()).Draw(t, "start_before")
 			} else {
 				j.StartWithinMS = genOpt(genInt(1, MaxDelayMS)).Draw(t, "start_within_ms")
 			}
@@ -92,7 +97,7 @@ func genNewJob() *rapid.Generator[NewJob] {
 		if rapid.Bool().Draw(t, "delay") {
 			j.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
 		} else {
-			j.RunAt = genOpt(genInt(0, MaxRunAt)).Draw(t, "run_at")
+			j.RunAt = genOpt(genInstant()).Draw(t, "run_at")
 		}
 		if j.Key != "" {
 			j.KeyUntil = rapid.SampledFrom([]string{"", KeyUntilStart, KeyUntilFinish}).Draw(t, "key_until")
@@ -268,7 +273,7 @@ func genOperator(t *rapid.T, r *Request) {
 		if rapid.Bool().Draw(t, "delay") {
 			r.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
 		} else {
-			r.RunAt = genOpt(genInt(0, MaxRunAt)).Draw(t, "run_at")
+			r.RunAt = genOpt(genInstant()).Draw(t, "run_at")
 		}
 	case OpDelete, OpReclaim:
 		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")
