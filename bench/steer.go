@@ -149,7 +149,7 @@ func (p *plan) progress(ctx context.Context, x *measure.Site) error {
 
 // keys measures enqueues through two sidecars that store a job, and those that meet a waiting job with their key.
 func (p *plan) keys(ctx context.Context) (err error) {
-	f, err := p.fleet(ctx, "keys", 2)
+	f, err := p.fleet(ctx, "replaced", 2)
 	if err != nil {
 		return err
 	}

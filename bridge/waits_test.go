@@ -20,6 +20,7 @@ func TestPeekShowsWhyAJobWaits(t *testing.T) {
 		}
 		want := func(request, want string) {
 			t.Helper()
+			synctest.Wait() // admissions run after the commits that cause them
 			c.send(`{"op":"peek",%s}`, request)
 			line, err := c.line()
 			if err != nil {
