@@ -29,9 +29,9 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 	case err == nil:
 	case backends.Retryable(err) || ctx.Err() != nil:
 		return found, err
-	default: // the sidecar's own tables do not exist yet
+	default: // such as a missing right, which the engine's own findings name
 		all := backends.Findings(found)
-		all.AddInfo("queue", fmt.Sprintf("can't check whether queues with a table have jobs in qsidecar_jobs too (the first start creates it): %v", err))
+		all.AddInfo("queue", fmt.Sprintf("can't check whether queues with a table have jobs in qsidecar_jobs too: %v", err))
 		found = all
 	}
 	tried, err := s.Try(ctx)
