@@ -221,3 +221,43 @@ func TestSidecarThatReturnsInTimeKeepsItsLeases(t *testing.T) {
 		}
 	}
 }
+
+// TestOutageEvictsNoSidecar shows that no sidecar is declared dead because an outage of the database delayed its heartbeats, also if the one that
+// watches has another sidecar_timeout, so that the outage is short for it.
+func TestOutageEvictsNoSidecar(t *testing.T) {
+	for _, timeout := range []struct{ its, other time.Duration }{
+		{2 * time.Second, 2 * time.Second},
+		{2 * time.Second, DefaultSidecarTimeout},
+		{DefaultSidecarTimeout, 2 * time.Second},
+		{MinSidecarTimeout, MaxSidecarTimeout},
+	} {
+		for phase := range 5 {
+			for _, outage := range []time.Duration{timeout.its * 8 / 10, timeout.its * 3 / 2, timeout.its * 3} {
+				synctest.Test(t, func(t *testing.T) {
+					db := memory.New()
+					m1, s1 := startMember(t, db, timeout.its, 0)
+					pass(time.Duration(phase) * timeout.its / 6 / 5)
+					m2, _ := startMember(t, db, timeout.other, 0)
+					pass(2 * min(timeout.its, timeout.other))
+					store(t, db, "q")
+					c := s1.dial(t)
+					j := c.claim1("q")
+					identity := m1.host.Load()
+					m1.cut()
+					m2.cut()
+					pass(outage)
+					m2.mend()
+					pass(timeout.its / 2) // the other one can be so much earlier
+					m1.mend()
+					pass(2 * timeout.its)
+					what := fmt.Sprintf("%v beside %v, phase %d, an outage of %v", timeout.its, timeout.other, phase, outage)
+					if now := m1.host.Load(); now != identity {
+						t.Errorf("%s: it was evicted", what)
+						return
+					}
+					c.call(`{"op":"ack","lease":%q}`, j.Lease)
+				})
+			}
+		}
+	}
+}

@@ -47,6 +47,7 @@ type Heartbeater struct {
 	mu            sync.Mutex
 	identity      backends.Identity // 0: not joined
 	dropped       chan struct{}     // closed when the leases of the last dropped identity are dropped; nil: none was
+	lastSent      time.Duration     // by clock; of the last heartbeat that succeeded
 	freshUntil    time.Duration     // by clock; claims are handed out only before it
 	peers         map[backends.Identity]peerState
 	watched       bool            // other sidecars watch all (backends.HeartbeatResult.Watched)
@@ -172,7 +173,7 @@ func (h *Heartbeater) Send(ctx context.Context) error {
 		h.DropIdentity(id)
 		return h.Send(ctx)
 	}
-	if !h.recordHeartbeat(b, sent+limit.trusted(), pulse) {
+	if !h.recordHeartbeat(b, sent, pulse) {
 		return h.Send(ctx) // since then a claim found that id was declared dead
 	}
 	return h.reconcile(ctx, id)
@@ -220,9 +221,8 @@ func (h *Heartbeater) untilJoin() time.Duration {
 	return max(h.joinNotBefore-h.Clock(), 0)
 }
 
-// recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. It returns false if the identity was
-// dropped since it was sent.
-func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
+// recordHeartbeat records a successful heartbeat and when it was sent. It returns false if the identity was dropped since then.
+func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, sent time.Duration, pulse backends.HeartbeatResult) bool {
 	id := b.Sidecar
 	h.mu.Lock()
 	if b.Kind == backends.HeartbeatRenew && h.identity != id {
@@ -235,8 +235,8 @@ func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Dura
 	}
 	revived := joined || h.Clock() >= h.freshUntil
 	h.identity = id
-	h.freshUntil, h.lastSuccess = freshUntil, h.Clock()
-	suspected := h.watchPeers(pulse.Peers, revived)
+	suspected := h.watchPeers(pulse.Peers, joined)
+	h.lastSent, h.freshUntil, h.lastSuccess = sent, sent+timeout(b.Timeout).trusted(), h.Clock()
 	if h.watched = pulse.Watched; !h.watched || b.AllPeers {
 		h.allPeersAt, h.allPeers = h.Clock(), len(pulse.Peers)
 		h.fleet, h.fleetAt = slices.Concat(pulse.Peers, []backends.Peer{ownRow(b)}), h.Clock()

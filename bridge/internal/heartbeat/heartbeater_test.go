@@ -25,6 +25,7 @@ func TestNoSuspicionWhileAHeartbeatIsTrusted(t *testing.T) {
 		k := Heartbeater{Config: Config{Times: NewTimes(own, 0), Clock: func() time.Duration { return now }}}
 		see := func(heartbeats uint64, expired bool) {
 			k.watchPeers([]backends.Peer{{Sidecar: 7, Heartbeats: heartbeats, Expired: expired, Timeout: its}}, false)
+			k.lastSent = now
 		}
 		want := its
 		if sawIt {
@@ -99,7 +100,7 @@ func TestStallRestartsTheWatch(t *testing.T) {
 		if k.identity == 0 {
 			kind = backends.HeartbeatJoin
 		}
-		if !k.recordHeartbeat(backends.Heartbeat{Sidecar: 1, Kind: kind}, now+h.trusted(), backends.HeartbeatResult{Peers: peers(expired)}) {
+		if !k.recordHeartbeat(backends.Heartbeat{Sidecar: 1, Kind: kind, Timeout: k.Times.Timeout()}, now, backends.HeartbeatResult{Peers: peers(expired)}) {
 			t.Fatal("the heartbeat was not recorded")
 		}
 	}

@@ -30,18 +30,17 @@ func (p peerState) suspectIn(own timeout, now time.Duration) time.Duration {
 	return max(p.since+time.Duration(p.watch(own))-now, 0)
 }
 
-// watchPeers records the peers' heartbeats and reports whether a peer is dead or suspect. If restart is true, it
-// forgets how long each heartbeat has not changed, so no peer is suspect before its timeout has passed again. Set
-// restart after this sidecar's own heartbeats were late: the cause (an unreachable or locked database, a stopped
-// process) possibly delayed those of the peers, too. h.mu is held.
-func (h *Heartbeater) watchPeers(peers []backends.Peer, restart bool) (suspected bool) {
+// watchPeers records the peers' heartbeats and reports whether a peer is dead or suspect. If this sidecar sent none for as long as a peer trusts
+// its own, the peer isn't suspect before its timeout has passed again: the cause (an unreachable or locked database, a stopped process)
+// possibly delayed its heartbeats too. joined: this sidecar has watched nobody before. h.mu is held.
+func (h *Heartbeater) watchPeers(peers []backends.Peer, joined bool) (suspected bool) {
 	now, own := h.Clock(), h.Times.sidecarTimeout()
 	next := make(map[backends.Identity]peerState, len(peers))
 	for _, p := range peers {
 		w, seen := h.peers[p.Sidecar]
-		changed := restart || !seen || w.heartbeats != p.Heartbeats
+		changed := joined || !seen || w.heartbeats != p.Heartbeats
 		w.heartbeats, w.expired, w.dead, w.hasLeft, w.timeout = p.Heartbeats, p.Expired && !p.Dead, p.Dead, p.HasLeft, p.Timeout
-		if changed {
+		if changed || now-h.lastSent >= w.watch(own).trusted() {
 			w.since = now
 		}
 		if !seen {
