@@ -124,7 +124,7 @@ func (s *Store) cancelledBefore(ctx context.Context, sql backends.SQL, q *statem
 func (s *Store) cancelClaims(ctx context.Context, sql backends.SQL, q *statement.Queue, c backends.Command) (items []string, ended []backends.Token, err error) {
 	claims := leases{}
 	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_sidecar IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
-	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, where, "id", false), q.Queue, c.IDs)); err != nil {
+	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, lease.ByItem, where, "id", false), q.Queue, c.IDs)); err != nil {
 		return nil, nil, err
 	}
 	if len(claims) == 0 {
@@ -179,7 +179,7 @@ func (s *Store) cancelWaiting(ctx context.Context, sql backends.SQL, q *statemen
 	}
 	kept, now := leases{}, int64(0)
 	if err := sql.Do(ctx,
-		kept.query(lease.SelectLocked(s.dialect, lease.OfJobs(s.dialect), "id", false), q.Queue, items),
+		kept.query(lease.SelectLocked(s.dialect, lease.ByItem, lease.OfJobs(s.dialect), "id", false), q.Queue, items),
 		&backends.Statement{Text: "SELECT " + query.Columns(s.dialect.ToText(s.dialect.NowMillis())), Row: func(cells [][]byte) error { return query.Int(cells[0], &now) }},
 	); err != nil {
 		return err

@@ -61,7 +61,7 @@ func lockLeases(ctx context.Context, sql backends.SQL, d backends.Dialect, ids [
 	for i, id := range ids {
 		texts[i] = fmt.Sprint(id)
 	}
-	return m, sql.Do(ctx, m.query(lease.SelectLocked(d, d.AnyOf(1, lease.IDColumn), "id", false), texts))
+	return m, sql.Do(ctx, m.query(lease.SelectLocked(d, lease.ByID, d.AnyOf(1, lease.IDColumn), "id", false), texts))
 }
 
 // ack adds an ack.

@@ -226,7 +226,7 @@ func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []
 		}
 		return &statement.Candidate{} // no candidate has this item
 	}
-	text := lease.SelectLocked(d, lease.OfJobs(d), "", true)
+	text := lease.SelectLocked(d, lease.ByItem, lease.OfJobs(d), "", true)
 	if q.ClaimInTx { // the lock on the job's row protects the lease, and can last long
 		text = lease.Select(d, lease.OfJobs(d))
 	}

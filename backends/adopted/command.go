@@ -199,7 +199,7 @@ func (s *Store) retry(q *statement.Queue, ids []string) batchFunc {
 			return 0, nil, err
 		}
 		kept := leases{}
-		if err := sql.Do(ctx, kept.query(lease.SelectLocked(s.dialect, lease.OfJobs(s.dialect)+" AND l.claim_values IS NOT NULL", "id", false), q.Queue, items)); err != nil {
+		if err := sql.Do(ctx, kept.query(lease.SelectLocked(s.dialect, lease.ByItem, lease.OfJobs(s.dialect)+" AND l.claim_values IS NOT NULL", "id", false), q.Queue, items)); err != nil {
 			return 0, nil, err
 		}
 		rest := slices.Clone(items)
@@ -278,7 +278,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queue, ids []string) (items []string, err error) {
 	claims := leases{}
 	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_sidecar IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
-	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, where, "id", false), q.Queue, ids)); err != nil {
+	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, lease.ByItem, where, "id", false), q.Queue, ids)); err != nil {
 		return nil, err
 	}
 	x := &changes{dialect: s.dialect, alone: true}

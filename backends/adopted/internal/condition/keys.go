@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // keyEscaper escapes what separates the columns of a key; see backends.Dialect.RowKey.
@@ -135,8 +136,22 @@ func (t *Table) KeyOrder() string {
 	return strings.Join(all, ", ")
 }
 
-// KeyIndex is an index that begins with the key's columns, or empty if none is known.
-func (t *Table) KeyIndex() string {
+// KeyIndex is the name of an index that begins with the key's columns, or empty if none is known.
+func (t *Table) KeyIndex() string { return t.keyIndex().Name }
+
+// OfEachRow has a condition that each row meets, which reads a column outside the key's index, if such a column is known. If a statement reads
+// only the columns of an index, MySQL can read all of that index, and waits for locks on other rows.
+func (t *Table) OfEachRow() []string {
+	index := t.keyIndex()
+	for _, role := range []mapping.Role{mapping.State, mapping.TokenRole, mapping.ClaimedAt} {
+		if c, has := t.Column(role); has && !slices.ContainsFunc(index.Columns, func(x backends.IndexColumn) bool { return x.Name == c.Name }) {
+			return []string{"(" + t.Quote(c) + " IS NULL OR " + t.Quote(c) + " IS NOT NULL)"}
+		}
+	}
+	return nil
+}
+
+func (t *Table) keyIndex() (index backends.Index) {
 	for _, x := range t.Info.Indexes {
 		if x.Only != "" || len(x.Columns) < len(t.Key) {
 			continue
@@ -144,10 +159,10 @@ func (t *Table) KeyIndex() string {
 		if !slices.ContainsFunc(x.Columns[:len(t.Key)], func(c backends.IndexColumn) bool {
 			return !slices.ContainsFunc(t.Key, func(k backends.Column) bool { return k.Name == c.Name })
 		}) {
-			return x.Name
+			return x
 		}
 	}
-	return ""
+	return index
 }
 
 // MaxItems is the most ids that one statement names: each column of a composite key takes an

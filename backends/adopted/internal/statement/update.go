@@ -216,5 +216,5 @@ func (u *update) reset(attempts bool, before map[mapping.Role]string) {
 
 // Delete deletes the rows that the condition finds by their key.
 func (q *Queue) Delete(b *condition.Builder, where string) *backends.Statement {
-	return &backends.Statement{Text: q.byKey(write{delete: true}, where), Args: b.Args}
+	return &backends.Statement{Text: q.byKey(write{delete: true}, query.And(append(q.OfEachRow(), where)...)), Args: b.Args}
 }
