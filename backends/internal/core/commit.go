@@ -252,10 +252,12 @@ func (c *Commit) plan(fast bool) (p plan) {
 //	acks that one statement ends                  0                  0
 //	the same, if Writer.Ack isn't sure            1                  1
 //	acks of which some need their rows            2                  3
+//	the same, for some commits after that         1                  2
 //	nacks, releases, extends, acks that store     1                  2
 //	jobs
 //	claims, also with new jobs or acks            1                  1
-//	claims with acks of which some need rows      1                  2
+//	claims with acks of which some need rows      2                  3
+//	the same, for some commits after that         1                  2
 //	claims with nacks, releases or acks that      2                  2
 //	store jobs
 //	acks that admit jobs of groups                3 more             no groups

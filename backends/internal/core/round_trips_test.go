@@ -170,15 +170,22 @@ func TestRoundTrips(t *testing.T) {
 					}
 				}
 				if !sure { // otherwise the transaction is tried again without the statement for all acks
-					b := of(ack("q"), ack("kept"))
-					c.trips = 0
-					if commit(b); c.trips != 2+more {
-						t.Errorf("acks of which one keeps its job: %d round trips, want %d", c.trips, 2+more)
-					}
-					b = claiming(of(ack("q"), ack("kept")))
-					c.trips = 0
-					if commit(b); c.trips != 1+more {
-						t.Errorf("claims and acks of which one keeps its job: %d round trips, want %d", c.trips, 1+more)
+					for _, claims := range []bool{false, true} {
+						for _, after := range []bool{false, true} { // an ack that needed its row
+							b := of(ack("q"), ack("kept"))
+							want := 2 + more
+							if claims {
+								b = claiming(b)
+							}
+							if store.Forget(); after {
+								commit(of(ack("kept")))
+								want--
+							}
+							c.trips = 0
+							if commit(b); c.trips != want {
+								t.Errorf("acks of which one keeps its job, with claims: %v, after such an ack: %v: %d round trips, want %d", claims, after, c.trips, want)
+							}
+						}
 					}
 				}
 			})
