@@ -14,9 +14,9 @@ type entered struct {
 	reads chan struct{}
 }
 
-func (c entered) Read(b []byte) (int, error) {
-	c.reads <- struct{}{}
-	return c.Conn.Read(b)
+func (e entered) Read(b []byte) (int, error) {
+	e.reads <- struct{}{}
+	return e.Conn.Read(b)
 }
 
 // TestAnswerReachesAReadThatWaits: pgx reads in the background if a write takes long, so a Read can wait at the server before the request that the
