@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -80,6 +81,48 @@ func TestTestsOfOneStep(t *testing.T) {
 					t.Errorf("%s has a test %s, too", strings.TrimSpace(file), name)
 				}
 			}
+		}
+	}
+}
+
+// TestInOneGoroutine checks that the topics that the race detector doesn't see start no goroutines.
+func TestInOneGoroutine(t *testing.T) {
+	dir := filepath.Join("..", "..", "backends", "backendtest")
+	text, err := os.ReadFile(filepath.Join(dir, "backendtest.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range inOneGoroutine {
+		begins := "func emptied("
+		if topic != "Emptied" {
+			m := regexp.MustCompile(`\{"` + topic + `", (\w+)\}`).FindSubmatch(text)
+			if m == nil {
+				t.Errorf("package backendtest has no topic %s", topic)
+				continue
+			}
+			begins = "var " + string(m[1]) + " = "
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), begins) {
+				found++
+				for _, what := range concurrencyIn(t, file, text) {
+					if what != "a call of Short" { // the oldest servers run these topics without -short
+						t.Errorf("%s has %s: take %s out of inOneGoroutine", file, what, topic)
+					}
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d files have the tests of %s", found, topic)
 		}
 	}
 }
