@@ -11,9 +11,6 @@ import (
 // TestCounts: the attempts column counts failures, which settles write, or deliveries, which claims
 // write. At the limit a job is dead, whether the sidecar or an own consumer counted.
 func TestCounts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this")
-	}
 	ddl, tables := "", map[string]mapping.Table{}
 	for _, deliveries := range []bool{false, true} {
 		for _, dead := range []bool{false, true} {

@@ -25,9 +25,6 @@ func (r *recorder) Query(ctx context.Context, statements ...*backends.Statement)
 // TestGuessIsCheap: a proposal reads rows from an index, in its order, so that its cost does not grow
 // with the table. It still finds a rare state in the middle.
 func TestGuessIsCheap(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this")
-	}
 	const ddl = "CREATE TABLE jobs (id int NOT NULL PRIMARY KEY, state varchar(9) NOT NULL, payload varchar(99) NOT NULL)"
 	onEach(t, func(t *testing.T, on *product) {
 		cheap(t, on.newKit(t, ddl, nil))

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,11 +30,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	kinds := testserver.MySQLKinds()
-	if !testing.Short() && os.Getenv("QSIDECAR_SOAK") == "" && len(kinds) > 2 { // the newer MariaDB runs in make test, and in make soak
-		kinds = slices.DeleteFunc(kinds, func(k testserver.Kind) bool { return k == testserver.MariaDB1011 })
-	}
-	for _, kind := range kinds {
+	for _, kind := range testserver.MySQLKinds() {
 		server, err := testserver.StartMySQL(context.Background(), kind, testserver.Options{})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -20,11 +20,11 @@ func TestExamineCluster(t *testing.T) {
 		t.Skip("make check runs this: each case starts three servers")
 	}
 	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	versions := testserver.Versions()
-	for i, version := range versions {
+	// Servers of one version start as copies of one cluster.
+	another := map[string]string{testserver.OldestPostgres: testserver.NewestPostgres, testserver.NewestPostgres: testserver.OldestPostgres}
+	for _, version := range testserver.Versions() {
 		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			primary := start(t, version)
-			other := start(t, versions[(i+1)%len(versions)]) // servers of one version start as copies of one cluster
+			primary, other := start(t, version), start(t, another[version])
 			standby, err := primary.Standby(t.Context())
 			if err != nil {
 				t.Fatal(err)

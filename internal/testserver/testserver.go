@@ -52,20 +52,34 @@ func ToFetch(short bool) (missing []string, err error) {
 // instead of starting servers.
 const EnvURL = "QSIDECAR_TEST_POSTGRES"
 
+// EnvAge restricts a run of all tests to the servers of one age: Newest or Oldest. make check sets it, so that a
+// server that make test or another step has tested isn't tested again.
+const (
+	EnvAge = "QSIDECAR_TEST_AGE"
+	Newest = "newest" // the newest PostgreSQL, and MySQL
+	Oldest = "oldest" // the oldest PostgreSQL, and MariaDB 10.5
+)
+
 // Versions returns the major versions to test: the oldest and the newest supported, only the newest
-// with -short, or only "" if EnvURL names the server.
+// with -short, those of EnvAge, or only "" if EnvURL names the server.
 func Versions() []string {
+	all := []string{OldestPostgres, NewestPostgres}
 	switch {
 	case os.Getenv(EnvURL) != "":
 		return []string{""}
-	case shortRun():
-		return []string{NewestPostgres}
+	case shortRun(), os.Getenv(EnvAge) == Newest:
+		return all[1:]
+	case os.Getenv(EnvAge) == Oldest:
+		return all[:1]
 	}
-	return []string{"13", NewestPostgres}
+	return all
 }
 
-// NewestPostgres is the newest supported major version.
-const NewestPostgres = "18"
+// The oldest and the newest supported major version.
+const (
+	OldestPostgres = "13"
+	NewestPostgres = "18"
+)
 
 // shortRun is testing.Short that also works in TestMain, before the flags are parsed, and in
 // programs that are not tests.
@@ -102,7 +116,7 @@ const (
 // tests PostgreSQL together with either of the other two.
 const EnvEngine = "QSIDECAR_TEST_ENGINE"
 
-// MySQLKinds returns the kinds to test: one MySQL and one MariaDB with -short.
+// MySQLKinds returns the kinds to test: one MySQL and one MariaDB with -short, or those of EnvAge.
 func MySQLKinds() []Kind {
 	all := []Kind{MySQL97, MariaDB1011, MariaDB105}
 	var named []Kind
@@ -116,6 +130,10 @@ func MySQLKinds() []Kind {
 		return named
 	case shortRun():
 		all = all[:2]
+	case os.Getenv(EnvAge) == Newest:
+		all = all[:1]
+	case os.Getenv(EnvAge) == Oldest:
+		all = all[2:]
 	}
 	return slices.DeleteFunc(all, func(k Kind) bool {
 		engine := os.Getenv(EnvEngine)

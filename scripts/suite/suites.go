@@ -20,11 +20,25 @@ import (
 const binary = "bin/qsidecar"
 
 // journeys is the end-to-end package of `make test`.
-const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
+const journeys = module + "e2e/journeys"
+
+// module is the path of this module.
+const module = "github.com/qsidecar/qsidecar/"
 
 // onlyInTest are the packages that `make check` would run as `make test` does: the race detector finds nothing in what
-// they test, and they skip nothing with -short.
-var onlyInTest = []string{journeys, "github.com/qsidecar/qsidecar/e2e/kit/crash", "github.com/qsidecar/qsidecar/internal/testrules", "github.com/qsidecar/qsidecar/scripts/reference"}
+// they test, and they skip nothing with -short. TestOnlyInTest holds those of pureInTest to that.
+var onlyInTest = append([]string{"e2e/journeys", "e2e/kit/crash", "internal/testrules", "scripts/reference", "scripts/suite"}, pureInTest...)
+
+// pureInTest are the packages of onlyInTest that start no goroutines, nor do their tests. The tests of the packages that use them run them with
+// the race detector.
+var pureInTest = []string{
+	"backends", "backends/internal/batches", "backends/internal/checks", "backends/internal/cursor", "backends/internal/product", "backends/internal/sqltext",
+	"backends/mysql/internal/cluster", "backends/mysql/internal/session", "backends/postgres/internal/hosts", "backends/postgres/internal/queueset", "backends/sqlite/diagnose",
+	"bridge/internal/backendref", "bridge/internal/dispatch", "bridge/internal/failurelog", "bridge/internal/jobends", "bridge/internal/lease", "bridge/internal/maintenance", "bridge/internal/metrics",
+	"bridge/internal/permission", "bridge/internal/plan", "bridge/internal/quota", "bridge/internal/search", "bridge/internal/wirejob",
+	"internal/adopt", "internal/engines", "internal/manual", "internal/occurrence", "internal/tail", "internal/testdocs", "internal/textfmt", "internal/timezones", "internal/webpath", "internal/wiretext",
+	"protocol",
+}
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/internal/web", "/e2e/journeys", "/backends/adopted", "/backends/postgres", "/cmd/qsidecar", "/bridge", "/backends/sqlite", "/backends/sqlserver",
@@ -162,21 +176,54 @@ func testStreams(ctx context.Context, o options) ([]stream, error) {
 // package sync, so races of this module's code are still found.
 const noRace = "-gcflags=modernc.org/...=-race=false"
 
+// withoutRace are tests of backends/mysql that start clusters. They run in the step servers: most of their work is that of the servers, and the
+// race detector sees what they run beside a single server.
+var withoutRace = []string{
+	"TestExamineGalera", "TestExamineGroup", "TestGaleraConflicts", "TestGaleraErrorAfterCommit", "TestGaleraGroups", "TestGaleraHosts", "TestGaleraIDsWhileNodesChange", "TestGaleraLateInsert",
+	"TestGroupConflicts", "TestGroupHosts", "TestGroupLosesPrimaryAtCommit", "TestMultiPrimary", "TestMultiPrimaryGroups",
+}
+
+// onNewest are tests of backends/postgres that start servers of the newest version. They run in the step race.
+var onNewest = []string{
+	"TestAnsweredIsOnDisk", "TestClusterReturnsToOldPrimary", "TestFilesRestored", "TestReplacedPrimaryWhoseCommitsHang", "TestServerCrashesInACommit", "TestUnknownCommitLeavesNoSession",
+}
+
+// inOneGoroutine are the topics of the conformance suite whose tests start no goroutines. `make test` has run them on the servers of the step race.
+var inOneGoroutine = []string{
+	"Alone", "Attempts", "ClaimLimits", "Commands", "Emptied", "FailedCounts", "GroupHistories", "GroupReady", "GroupWalk", "Inspect", "InvalidValues", "LateCommits", "Leases",
+	"Obstacles", "Order", "OwnRetention", "Progress", "Sidecars", "Values",
+}
+
+// without is the argument of go test that leaves out tests, and topics of TestConformance.
+func without(tests, topics []string) string {
+	skip := "^(" + strings.Join(tests, "|") + ")$"
+	if len(topics) > 0 {
+		for _, server := range []string{"", "/^MySQL", "/^PostgreSQL/committed$"} { // SQLite and memory have none
+			skip += "|^TestConformance$" + server + "/^(" + strings.Join(topics, "|") + ")$"
+		}
+	}
+	return "-skip=" + skip
+}
+
 // checkStreams returns three streams: one mostly computes, one mostly waits for processes, and one has the short steps, so that
-// none of them runs alone at the end.
+// none of them runs alone at the end. The race detector sees each engine once, on its newest server. The step servers tests the oldest
+// ones without it.
 func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	packages, err := list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	inside := func(p string) bool { return strings.Contains(p, "/e2e/") }
-	packages = slices.DeleteFunc(packages, func(p string) bool { return slices.Contains(onlyInTest, p) })
-	emulated := func(p string) bool { return strings.Contains(p, "/backends/sqlserver") } // most of it is a parser without goroutines
-	unit := slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return inside(p) || emulated(p) })
+	packages = slices.DeleteFunc(packages, func(p string) bool { return slices.Contains(onlyInTest, strings.TrimPrefix(p, module)) })
+	// Most of the emulation is a parser without goroutines, and internal/testserver is about other programs.
+	others := func(p string) bool {
+		return strings.Contains(p, "/backends/sqlserver") || strings.HasSuffix(p, "/internal/testserver")
+	}
+	unit := slices.DeleteFunc(slices.Clone(packages), func(p string) bool { return inside(p) || others(p) })
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m"}, unit), env: append(testEnv(), "CGO_ENABLED=1")},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(withoutRace, inOneGoroutine)}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
@@ -184,6 +231,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "emulation", test: slices.Concat(common(o), []string{"-timeout=20m", "./backends/sqlserver/..."}), env: testEnv()},
+		{name: "servers", test: slices.Concat(common(o), []string{"-timeout=30m", without(onNewest, nil), "./backends/mysql", "./backends/postgres", "./internal/testserver"}), env: append(testEnv(), testserver.EnvAge+"="+testserver.Oldest)},
 		{name: "docs", cmd: []string{"make", "--no-print-directory", "docs"}},
 	}}, nil
 }

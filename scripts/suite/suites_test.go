@@ -1,0 +1,128 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestOnlyInTest checks that a package without the race detector and its tests start no goroutines, and that none of the tests is skipped with -short.
+func TestOnlyInTest(t *testing.T) {
+	root := filepath.Join("..", "..")
+	for _, pkg := range pureInTest {
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s has no files: %v", pkg, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, what := range concurrencyIn(t, file, text) {
+				t.Errorf("%s has %s: take %s out of pureInTest", file, what, pkg)
+			}
+		}
+	}
+}
+
+// concurrencyIn returns what a file of such a package can't have.
+func concurrencyIn(t *testing.T, name string, text []byte) (found []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found = append(found, "a go statement")
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); n.Sel.Name == "Go" || ok && x.Name == "testing" && n.Sel.Name == "Short" {
+				found = append(found, "a call of "+n.Sel.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestConcurrencyIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"package p\nfunc f() { go f() }":                                                            "a go statement",
+		"package p\nfunc f(w *Group) { w.Go(func() {}) }":                                           "a call of Go",
+		"package p\nimport \"testing\"\nfunc f() { _ = testing.Short() }":                           "a call of Short",
+		"package p\nimport \"sync\"\nvar mu sync.Mutex\nfunc f(o options) { o.Short(); mu.Lock() }": "",
+	} {
+		if got := strings.Join(concurrencyIn(t, "p.go", []byte(text)), ", "); got != want {
+			t.Errorf("%q has %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestTestsOfOneStep checks that each test that a step leaves out runs in another one: it is in that one's package, and no other has its name.
+func TestTestsOfOneStep(t *testing.T) {
+	for pkg, names := range map[string][]string{"backends/mysql": withoutRace, "backends/postgres": onNewest} {
+		for _, name := range names {
+			cmd := exec.Command("git", "grep", "-l", "^func "+name+"(t ", "--", "*_test.go")
+			cmd.Dir = filepath.Join("..", "..")
+			out, err := cmd.Output()
+			if err != nil {
+				t.Errorf("no test %s: %v", name, err)
+			}
+			for file := range strings.Lines(string(out)) {
+				if filepath.Dir(file) != pkg {
+					t.Errorf("%s has a test %s, too", strings.TrimSpace(file), name)
+				}
+			}
+		}
+	}
+}
+
+// TestInOneGoroutine checks that the topics that the race detector doesn't see start no goroutines.
+func TestInOneGoroutine(t *testing.T) {
+	dir := filepath.Join("..", "..", "backends", "backendtest")
+	text, err := os.ReadFile(filepath.Join(dir, "backendtest.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range inOneGoroutine {
+		begins := "func emptied("
+		if topic != "Emptied" {
+			m := regexp.MustCompile(`\{"` + topic + `", (\w+)\}`).FindSubmatch(text)
+			if m == nil {
+				t.Errorf("package backendtest has no topic %s", topic)
+				continue
+			}
+			begins = "var " + string(m[1]) + " = "
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), begins) {
+				found++
+				for _, what := range concurrencyIn(t, file, text) {
+					if what != "a call of Short" { // the oldest servers run these topics without -short
+						t.Errorf("%s has %s: take %s out of inOneGoroutine", file, what, topic)
+					}
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d files have the tests of %s", found, topic)
+		}
+	}
+}
