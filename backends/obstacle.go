@@ -2,6 +2,7 @@ package backends
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -39,6 +40,13 @@ const (
 type Obstructed interface {
 	// Obstacles returns the present obstacles, the oldest first. It sends nothing to the server.
 	Obstacles() []Obstacle
+}
+
+// Rechecker is a Backend that remembers what its database refuses because of a right or of how a table is.
+type Rechecker interface {
+	// Recheck finds out at once what has changed about that, as far as queries can show it. It returns no error: what can't be
+	// found out stays as it was.
+	Recheck(ctx context.Context)
 }
 
 const (

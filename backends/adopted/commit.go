@@ -78,6 +78,11 @@ func newAttempt(b backends.CommitContent) *attempt {
 // Commit implements backends.Backend. Writes about jobs that are claimed in open transactions come
 // after all others, each in its transaction.
 func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
+	if b.WaitForLocks {
+		for _, w := range b.Writes {
+			s.describeForJobs(ctx, w)
+		}
+	}
 	rest, inTx := s.tx.pick(b)
 	if len(inTx) == 0 {
 		return s.commit(ctx, b, newAttempt(b))

@@ -29,6 +29,7 @@ type Store struct {
 	live      atomic.Pointer[map[string]*statement.Queue]
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
+	described descriptions
 	probes    probes
 	slow      *slowQueues
 	slowReap  slowReap
@@ -55,6 +56,7 @@ var _ interface {
 	backends.Admitter
 	backends.Examiner
 	backends.Obstructed
+	backends.Rechecker
 } = (*Store)(nil)
 
 // New is a Store with the tables, by the names of their queues. The error has everything that
@@ -124,6 +126,7 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]mappin
 
 // adopt checks a table and prepares its queue. If p has problems, there is no queue.
 func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t mapping.Table) (*statement.Queue, error) {
+	s.described.begin(p.Queue, s.ObstacleSet().Time())
 	info, err := s.Describe(ctx, t.Schema, t.Name)
 	if err != nil {
 		return nil, fmt.Errorf("queues.%s.table: %w", p.Queue, err)

@@ -79,6 +79,9 @@ func (s *Store) obstruct(ctx context.Context, queue, doing string, err error) er
 			err = wrong
 		} else if why == nil {
 			s.probes.add(queue, s.now()) // the description of the table was old
+			if q := s.queues()[queue]; doing == backends.DoingEnqueue && !q.TakesJobs() {
+				err = q.NoJobs() // it names the right or the column
+			}
 		}
 	}
 	return s.note(queue, doing, err)
@@ -276,7 +279,7 @@ func (s *Store) asideError(b backends.CommitContent, queue, doing string) error 
 	switch {
 	case b.WaitForLocks:
 		return s.obstruction(queue, doing)
-	case s.Slow(queue):
+	case s.Slow(queue), !s.isObstructed(queue, doing):
 		return errTriedAlone
 	}
 	return &backends.LockedError{Err: s.obstruction(queue, doing)}
@@ -285,7 +288,7 @@ func (s *Store) asideError(b backends.CommitContent, queue, doing string) error 
 // mustNotTry reports whether a write has to leave the batch, because the table of a queue is out of order. Alone it is
 // tried when the next try is due.
 func (s *Store) mustNotTry(b backends.CommitContent, queue, doing string) bool {
-	if !b.WaitForLocks && s.Slow(queue) {
+	if !b.WaitForLocks && (s.Slow(queue) || doing == backends.DoingEnqueue && s.refusesJobs(queue) && s.described.old(queue, s.ObstacleSet().Time())) {
 		return true
 	}
 	if !s.isObstructed(queue, doing) {

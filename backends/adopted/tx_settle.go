@@ -142,6 +142,7 @@ func (s *Store) settleBeside(ctx context.Context, w txWrite, alone bool, jitter 
 
 // settleJob runs a write about one job.
 func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter) (r backends.WriteResult) {
+	s.describeForJobs(ctx, w.Write)
 	j := w.job
 	j.mu.Lock()
 	defer j.mu.Unlock()

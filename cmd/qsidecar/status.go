@@ -26,6 +26,9 @@ A config applies as a whole or not at all: if it has an error, or a database is 
 reachable, the exit code is 2 and what ran before goes on. Connections stay, and so do the
 jobs they hold.
 
+The sidecar also asks its databases again for what they refused, such as new jobs for a
+table without the right to INSERT.
+
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -111,6 +111,9 @@ func TestAdoptedUnsupported(t *testing.T) {
 			}
 		}
 	}
+	db.Script("ALTER TABLE needs ALTER owner_id SET DEFAULT 1")
+	w.Must(kit.Msg{"op": "reload"})
+	w.Must(kit.Msg{"op": "enqueue", "queue": "needs"})
 	for queue, n := range map[string]int{"all": 3, "bare": 9, "needs": 3, "keys": 3} {
 		if len(listed[queue]) != n {
 			t.Errorf("check lists %d things that %s cannot do, want %d:\n%s", len(listed[queue]), queue, n, strings.Join(listed[queue], "\n"))

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
 )
@@ -27,7 +29,33 @@ var errNewerConfig = errors.New("the files changed while their databases were be
 // Reload reads the files again and applies them as a whole or not at all. changes describes
 // the differences. If there are none, why is the reason. If ctx ends, or the sidecar
 // stops, the config is neither applied nor rejected.
+//
+// It also finds out whether the databases accept now what they refused, such as jobs for a table without a right.
 func (d *Daemon) Reload(ctx context.Context) (changes []string, why string, err error) {
+	if changes, why, err = d.reloadFiles(ctx); err == nil {
+		d.recheck(ctx)
+	}
+	return changes, why, err
+}
+
+// recheck calls backends.Rechecker of the databases, at the same time.
+func (d *Daemon) recheck(ctx context.Context) {
+	d.mu.Lock()
+	var all []backends.Rechecker
+	for _, o := range d.open {
+		if r, ok := o.Backend.(backends.Rechecker); ok {
+			all = append(all, r)
+		}
+	}
+	d.mu.Unlock()
+	var checks sync.WaitGroup
+	for _, r := range all {
+		checks.Go(func() { r.Recheck(ctx) })
+	}
+	checks.Wait()
+}
+
+func (d *Daemon) reloadFiles(ctx context.Context) (changes []string, why string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	found, err := config.ReadSnapshot(d.input.File, &d.config)

@@ -93,6 +93,9 @@ func (q *Queue) checkRequirements(j backends.NewJob) error {
 // TakesJobs reports whether jobs can be enqueued.
 func (q *Queue) TakesJobs() bool { return q.enqueueErr == nil }
 
+// NoJobs returns why no jobs can be enqueued; nil: they can.
+func (q *Queue) NoJobs() error { return q.enqueueErr }
+
 // Replace replaces an older description of the table. If the table took jobs then, its owner has taken a right or a default
 // away, and can give it back: that isn't unsupported.
 func (q *Queue) Replace(old *Queue) {
