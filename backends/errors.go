@@ -26,9 +26,6 @@ var (
 
 	// ErrLimits means that a queue can't have these limits. Nothing was changed.
 	ErrLimits = errors.New("the queue can't have these limits")
-
-	// ErrKeyTaken means that another job has the same idempotency key now. Nothing was changed.
-	ErrKeyTaken = errors.New("another job has the same key by now")
 )
 
 // UnavailableError means that the database is unavailable now: unreachable, read-only, out of disk space, or

@@ -104,7 +104,8 @@ type Command struct {
 	Remove     bool          // delete the jobs
 	RetainDead time.Duration // how long a dead job that was never claimed is kept; 0: indefinitely
 
-	// Unchanged is called with the named jobs that the command did not change, after the commit. nil: nothing.
+	// Unchanged is called with the named jobs that the command did not change, after the commit, and with the jobs that a Retry of
+	// All left. nil: nothing.
 	Unchanged func(jobs []JobState)
 	// Ended is called with the claims that a Cancel ended, after the commit. nil: nothing.
 	Ended func(claims []Token)
@@ -159,11 +160,10 @@ type CommandKind int
 
 const (
 	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. They have no Expiry any more. Jobs of groups become blocked. If another job now has a
-	// job's key, or two of the jobs have the same key, nothing is retried and the error is ErrKeyTaken.
+	// job's key, that job stays dead, and Unchanged gets it. If two of the jobs have the same key, one of them is retried.
 	//
-	// More than a thousand jobs are retried in several transactions. If a job's key is taken while they run,
-	// that job stays dead. If one of the transactions fails, the error comes with the count of the jobs already
-	// retried.
+	// More than a thousand jobs are retried in several transactions. If one of the transactions fails, the error comes with
+	// the count of the jobs already retried.
 	Retry CommandKind = iota
 	// Delete deletes jobs in any state except claimed.
 	Delete

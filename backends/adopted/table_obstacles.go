@@ -125,7 +125,7 @@ func (s *Store) named(queue string, err error) error {
 func isOfTable(err error) bool {
 	var unsupported *backends.UnsupportedError
 	return err != nil && !backends.Retryable(err) && !backends.IsRefused(err) && !errors.Is(err, backends.ErrEvicted) && !errors.Is(err, backends.ErrUnknownOutcome) &&
-		!errors.Is(err, backends.ErrNoSuchJob) && !errors.Is(err, backends.ErrKeyTaken) && !errors.Is(err, backends.ErrTxLost) && !errors.As(err, &unsupported)
+		!errors.Is(err, backends.ErrNoSuchJob) && !errors.Is(err, backends.ErrTxLost) && !errors.As(err, &unsupported)
 }
 
 // isObstructed reports whether something must not be done with a queue now, because its table is out of order.

@@ -162,8 +162,15 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 		}
 		left = b.unchanged(&c)
 		found := b.sorted(math.MaxInt, byFinished, func(j *job) bool { return j.Queue == c.Queue && j.selectedBy(c) })
-		if c.Kind == backends.Retry && slices.ContainsFunc(found, b.keyTaken(map[string]bool{})) {
-			return backends.ErrKeyTaken
+		if c.Kind == backends.Retry {
+			taken := b.keyTaken(map[string]bool{})
+			found = slices.DeleteFunc(found, func(j *job) bool {
+				is := taken(j)
+				if is {
+					left = append(left, backends.JobState{ID: j.id, State: j.state})
+				}
+				return is
+			})
 		}
 		for _, j := range found {
 			if c.Kind == backends.Cancel && j.state == backends.StateClaimed {
@@ -176,7 +183,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 		n, freed = int64(len(found)), len(b.admit()) > 0 || made
 		return nil
 	})
-	if err == nil && c.Unchanged != nil && len(c.IDs) > 0 {
+	if err == nil && c.Unchanged != nil && (len(c.IDs) > 0 || len(left) > 0) {
 		c.Unchanged(left)
 	}
 	if err == nil && c.Ended != nil && len(ended) > 0 {

@@ -182,7 +182,7 @@ func (t *tx) following(ctx context.Context, r *core.Step, segment string, after 
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64) (r core.Step, err error) {
 	if ids == nil {
 		if ids, err = t.following(ctx, &r, table.StateSegment(backends.StateDead, queue), after, limit); err != nil {
 			return r, err
@@ -196,7 +196,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	if len(rows) == 0 {
 		return r, nil
 	}
-	if rows, err = t.takeKeysBack(ctx, rows, whole); err != nil {
+	if rows, err = t.takeKeysBack(ctx, rows); err != nil {
 		return r, err
 	}
 	r.N = int64(len(rows))

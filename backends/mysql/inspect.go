@@ -311,14 +311,6 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 	return all, err
 }
 
-// KeysTaken implements core.Reader; see keyRow.free.
-func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
-	dead := table.StateSegment(backends.StateDead, queue)
-	t.Bool(&taken, t.s.sql.keysTaken, dead, dead)
-	err = t.Flush(ctx)
-	return taken, err
-}
-
 // Hours implements core.Reader.
 func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
 	t.Each(func(r *session.Result) { all = append(all, core.HourOf(r.Text(1), r.Int)) }, t.s.sql.hours, queue, queue)

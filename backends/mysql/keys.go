@@ -121,8 +121,7 @@ func (t *tx) endKeys(jobs []*job) {
 }
 
 // takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.
-// If whole is true, a key of another job is an error.
-func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
+func (t *tx) takeKeysBack(ctx context.Context, rows []*job) (with []*job, err error) {
 	first := map[jobKey]*job{} // the job that can get the key
 	for _, j := range rows {
 		if key := j.key(); j.keepsKey() && first[key] == nil {
@@ -138,9 +137,6 @@ func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []
 		m := keys[j.key()]
 		return j.keepsKey() && (first[j.key()] != j || m != nil && m.job != j.ID && !m.free(t.now))
 	})
-	if whole && len(with) < len(rows) {
-		return nil, backends.ErrKeyTaken
-	}
 	for _, j := range slices.SortedFunc(slices.Values(with), func(a, b *job) int { return strings.Compare(a.Key, b.Key) }) {
 		if j.keepsKey() {
 			t.Add(t.s.sql.takeKeyBack, j.ID, t.now, j.ID, j.Queue, []byte(j.Key))

@@ -40,7 +40,7 @@ type statements struct {
 	cancelledJobs, cancelWaiting, noteCancelled                                                    string
 	// sql/inspect.sql
 	queuesPaused, queuesClaimed, queuesReady, queuesBlocked, queuesOthers, countClaimed, countBlocked, countSegment, stats, oldestReady, peek, peekNewest, peekClaimed string
-	placeReady, placeBlocked, placeScheduled, placeClaimed, placeFinished, blocked, chosen, keyHolder, view, failures, claimedBy, keysTaken                            string
+	placeReady, placeBlocked, placeScheduled, placeClaimed, placeFinished, blocked, chosen, keyHolder, view, failures, claimedBy                                       string
 	// sql/maintain.sql
 	dueNow, dueArrived, dueGroups, dueSidecars, dueOwner, dueSchedule, dueBatches, dueNever, dueExpired, dueKeys, dueReady, dueRequeues, dueScheduledOf, dueClaimedOf, dueScheduled string
 	dueScheduledAmong, dueClaimed                                                                                                                                                   string
@@ -184,7 +184,6 @@ func render(clock string, v session.Server) *statements {
 		failures:       t.Get("failures", "ids"),
 		keyHolder:      t.Get("key_holder", "queue key"),
 		claimedBy:      t.Get("claimed_by", "segment after limit"),
-		keysTaken:      t.Get("keys_taken", "segment segment"),
 
 		dueNow:            t.Get("due_now", ""),
 		dueArrived:        t.Get("due_arrived", ""),

@@ -17,18 +17,9 @@ type retryPlace struct {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64) (r core.Step, err error) {
 	var last retryPlace
-	read := func(rows pgx.Rows) error {
-		var keyed, got int64
-		if err := rows.Scan(&keyed, &got, &r.N, &r.Seen, &last.at, &last.id); err != nil {
-			return err
-		}
-		if whole && got < keyed {
-			return backends.ErrKeyTaken
-		}
-		return nil
-	}
+	read := func(rows pgx.Rows) error { return rows.Scan(&r.N, &r.Seen, &last.at, &last.id) }
 	if ids != nil {
 		err = t.ask(ctx, t.s.sql.retry, read, queue, ids)
 	} else {

@@ -260,14 +260,6 @@ func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n i
 	return n, err
 }
 
-// KeysTaken implements core.Reader.
-func (t *tx) KeysTaken(ctx context.Context, queue string) (bool, error) {
-	var taken, twice bool
-	t.each(t.s.sql.keysTaken, func(rows pgx.Rows) error { return rows.Scan(&taken) }, queue)
-	err := t.ask(ctx, t.s.sql.keysTwice, func(rows pgx.Rows) error { return rows.Scan(&twice) }, queue)
-	return taken || twice, err
-}
-
 // Hours implements core.Reader.
 func (t *tx) Hours(ctx context.Context, queue string) (all []backends.HourTotals, err error) {
 	err = t.ask(ctx, t.s.sql.hours, func(rows pgx.Rows) error {

@@ -30,8 +30,8 @@ func (s *statements) all() map[string]string {
 			}
 		}
 	}
-	// keysTaken and keysTwice read all dead jobs of a queue before all are retried. The last ones are of tables with one row, and repairs.
-	for _, name := range []string{"begin", "beginRead", "unsynced", "unsyncedClaim", "keysTaken", "keysTwice", "epoch", "newEpoch", "plainEpoch", "otherEpoch", "repair", "draw"} {
+	// The last ones are of tables with one row, and repairs.
+	for _, name := range []string{"begin", "beginRead", "unsynced", "unsyncedClaim", "epoch", "newEpoch", "plainEpoch", "otherEpoch", "repair", "draw"} {
 		delete(m, name)
 	}
 	return m

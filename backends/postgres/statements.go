@@ -45,7 +45,7 @@ type statements struct {
 	retry, retryFrom, change, lockClaimed, states, cancelWaiting, noteCancelled, delete, pause, resume, anyReady string
 	// sql/inspect.sql
 	stats, oldestOf, queuesReady, queuesBlocked, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekBlocked, peekScheduled string
-	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                                                   string
+	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy                                                                         string
 
 	// sql/history.sql
 	addHour, forgetHours, clock, hours string
@@ -192,8 +192,6 @@ func render(schema string) *statements {
 		view:            t.Get("view", "ids queue"),
 		failures:        t.Get("failures", "ids"),
 		claimedBy:       t.Get("claimed_by", "owner after limit"),
-		keysTaken:       t.Get("keys_taken", "queue"),
-		keysTwice:       t.Get("keys_twice", "queue"),
 
 		addHour:     t.Get("add_hour", "hour queue ready enqueued acked failed run_1ms run_5ms run_25ms run_100ms run_250ms run_500ms run_1s run_2500ms run_5s run_10s run_30s run_1m run_5m run_30m run_1h run_more"),
 		forgetHours: t.Get("forget_hours", "before"),

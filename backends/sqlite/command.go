@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -195,7 +194,7 @@ func (t *tx) Pause(_ context.Context, queue string, paused bool) (ready bool, er
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64) (r core.Step, err error) {
 	if ids == nil {
 		from, ok := after.(listPlace)
 		if !ok {
@@ -213,31 +212,23 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 		if j.state != backends.StateDead {
 			return nil
 		}
-		err := t.retryOne(queue, j)
-		if errors.Is(err, backends.ErrKeyTaken) && !whole {
-			return nil
+		if j.key != "" && !j.start {
+			if has, err := t.takeKeyBack(queue, j); err != nil || !has {
+				return err
+			}
 		}
 		r.N++
-		return err
+		position, err := t.next()
+		if err != nil {
+			return err
+		}
+		return t.one(t.sql.retry, position, t.now, j.id)
 	})
 	return r, err
 }
 
-func (t *tx) retryOne(queue string, j target) error {
-	if j.key != "" && !j.start {
-		if err := t.takeKeyBack(queue, j); err != nil {
-			return err
-		}
-	}
-	position, err := t.next()
-	if err != nil {
-		return err
-	}
-	return t.one(t.sql.retry, position, t.now, j.id)
-}
-
-// takeKeyBack gives a revived dead job its key again. It returns ErrKeyTaken if another job has the key.
-func (t *tx) takeKeyBack(queue string, j target) error {
+// takeKeyBack gives a revived dead job its key again. It returns false if another job has the key.
+func (t *tx) takeKeyBack(queue string, j target) (bool, error) {
 	until, taken := t.now, false
 	if err := t.query(t.sql.findKey, func(r row) error {
 		switch {
@@ -247,12 +238,9 @@ func (t *tx) takeKeyBack(queue string, j target) error {
 			taken = true
 		}
 		return nil
-	}, queue, j.key); err != nil {
-		return err
-	}
-	if taken {
-		return backends.ErrKeyTaken
+	}, queue, j.key); err != nil || taken {
+		return false, err
 	}
 	_, err := t.exec(t.sql.putKey, queue, j.key, j.id, until)
-	return err
+	return true, err
 }

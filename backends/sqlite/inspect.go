@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"hash/maphash"
 	"math"
 	"time"
 
@@ -286,20 +285,6 @@ func (t *tx) ClaimedBy(_ context.Context, owner backends.Identity, after int64, 
 		return nil
 	}, int64(owner), after, limit)
 	return all, err
-}
-
-// KeysTaken implements core.Reader.
-func (t *tx) KeysTaken(_ context.Context, queue string) (taken bool, err error) {
-	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes, because there can be a million keys
-	err = t.query(t.sql.deadKeys, func(r row) error {
-		hash := maphash.String(seed, r.text(0))
-		if taken = r.int(1) != 0 || seen[hash]; taken {
-			return errStop
-		}
-		seen[hash] = true
-		return nil
-	}, t.now, queue)
-	return taken, err
 }
 
 // Count implements core.Reader.

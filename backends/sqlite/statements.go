@@ -37,7 +37,7 @@ type statements struct {
 	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed        string
 	countDone, countDead, oldestReady, oldestClaimed, place, peekSamePriority, peekReady, peekScheduled, peekClaimed, peekDone string
 	queuesBlocked, countBlocked, peekBlockedSame, peekBlockedGroup, peekBlocked                                                string
-	newestDone, peekDead, newestDead, size, view, failures, held, deadKeys                                                     string
+	newestDone, peekDead, newestDead, size, view, failures, held                                                               string
 	// sql/history.sql
 	addHour, forgetHours, hours string
 
@@ -155,7 +155,6 @@ var render = sync.OnceValue(func() *statements {
 		view:             t.Get("view", "id"),
 		failures:         t.Get("failures", "job"),
 		held:             t.Get("held", "owner after limit"),
-		deadKeys:         t.Get("dead_keys", "now queue"),
 
 		enterClaimed: t.Get("enter_claimed", "queue settled"),
 		leaveCapped:  t.Get("leave_capped", "queue"),

@@ -18,16 +18,13 @@ type retryPlace struct {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64) (r core.Step, err error) {
 	read := func(rows *sql.Rows) error {
-		var taken, n, seen int64
+		var n, seen int64
 		var at sql.NullTime
 		var id sql.NullInt64
-		if err := one(&taken, &n, &seen, &at, &id)(rows); err != nil {
+		if err := one(&n, &seen, &at, &id)(rows); err != nil {
 			return err
-		}
-		if taken > 0 {
-			return backends.ErrKeyTaken
 		}
 		r.N, r.Seen = r.N+n, r.Seen+seen
 		if at.Valid && id.Valid {
@@ -37,7 +34,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	}
 	if ids != nil {
 		chunks(ids, func(_ int, ids []int64) {
-			t.add(t.s.sql.retryIDs, []reader{read}, queue, document(idRows(ids)), int64(bit(whole)))
+			t.add(t.s.sql.retryIDs, []reader{read}, queue, document(idRows(ids)))
 		})
 		err = t.send(ctx)
 		return r, err
@@ -46,7 +43,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	if !ok {
 		from.at = instant(time.Time{})
 	}
-	err = t.run(ctx, t.s.sql.retryFrom, []reader{read}, queue, from.at, from.id, limit, int64(bit(whole)))
+	err = t.run(ctx, t.s.sql.retryFrom, []reader{read}, queue, from.at, from.id, limit)
 	return r, err
 }
 

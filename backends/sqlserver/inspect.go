@@ -20,12 +20,6 @@ func (q inspection) Count(ctx context.Context, queue string, state backends.Stat
 	return n, err
 }
 
-// KeysTaken implements core.Reader.
-func (q inspection) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
-	err = q.once(ctx, call{q.sql.keysTaken, []any{queue}, []reader{one(&taken)}})
-	return taken, err
-}
-
 // Stats implements core.Reader.
 func (q inspection) Stats(ctx context.Context, queues []string) ([]backends.QueueStats, error) {
 	if queues == nil {

@@ -68,7 +68,7 @@ type statements struct {
 	queues, stats, place, chosen, view     *piece
 	keyHolder, peekReady, peekScheduled    *piece
 	peekClaimed, peekFinished, peekNewest  *piece
-	retryIDs, retryFrom, keysTaken         *piece
+	retryIDs, retryFrom                    *piece
 	change, delete, pause, resume          *piece
 	states, cancelWaiting, noteCancelled   *piece
 	cancelled, forgetCancelled             *piece
@@ -121,7 +121,7 @@ func render(schema string) *statements {
 	s.queues, s.stats, s.place, s.chosen, s.view = get("queues"), get("stats"), get("place"), get("chosen"), get("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = get("peek_ready"), get("peek_scheduled"), get("peek_claimed"), get("peek_finished")
 	s.keyHolder, s.peekNewest = get("key_holder"), get("peek_newest")
-	s.retryIDs, s.retryFrom, s.keysTaken = get("retry_ids"), get("retry_from"), get("keys_taken")
+	s.retryIDs, s.retryFrom = get("retry_ids"), get("retry_from")
 	s.zone, s.line, s.brief, s.describe = get("adopt_zone"), get("adopt_line"), get("adopt_brief"), get("describe")
 	s.addHour, s.forgetHours, s.clock, s.hours = get("add_hour"), get("forget_hours"), get("clock"), get("hours")
 	s.lockGates, s.readGates, s.passGate = get("lock_gates"), get("read_gates"), get("pass_gate")

@@ -70,6 +70,7 @@ type Client struct {
 	open       map[protocol.RequestID]*call // calls that were sent on the current connection and have no reply
 	wake       chan struct{}                // capacity 1, so that no wake-up of the writer is lost
 	leases     map[string]*lease            // session leases that the client holds
+	unsettled  chan struct{}                // capacity 1: a settle ended, and possibly its leases must be bound
 	connNumber uint64                       // number of the current connection, from 1
 	returned   []chan struct{}              // closed once returning is 0
 	returning  int                          // abandoned claims and returns without a reply
@@ -87,11 +88,12 @@ func Dial(ctx context.Context, opts Options) (*Client, error) {
 		}
 	}
 	c := &Client{
-		opts:    opts,
-		stopped: make(chan struct{}),
-		open:    make(map[protocol.RequestID]*call),
-		wake:    make(chan struct{}, 1),
-		leases:  make(map[string]*lease),
+		opts:      opts,
+		stopped:   make(chan struct{}),
+		open:      make(map[protocol.RequestID]*call),
+		wake:      make(chan struct{}, 1),
+		leases:    make(map[string]*lease),
+		unsettled: make(chan struct{}, 1),
 	}
 	l, err := c.firstConnection(ctx)
 	if err != nil {

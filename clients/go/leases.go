@@ -2,6 +2,7 @@ package qsidecar
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/protocol"
@@ -38,6 +39,9 @@ func (c *Client) settlingLocked(cl *call, d int) {
 	for _, s := range cl.leases() {
 		if h := c.leases[s]; h != nil {
 			h.settling += d
+			if d < 0 && h.connNumber != c.connNumber {
+				c.wakeBinder()
+			}
 		}
 	}
 }
@@ -177,22 +181,21 @@ func (c *Client) loseLeasesLocked(lost []string, reason string) {
 	}
 }
 
-// bind binds the held session leases to this connection, until all are bound or the connection
-// ends. It continues after errors: a worker must not lose its job because the database is
-// unavailable for a moment.
+// bind binds the held session leases to this connection, until the connection ends. It continues
+// after errors: a worker must not lose its job because the database is unavailable for a moment.
 func (c *Client) bind(ctx context.Context, l *connection) {
 	for tries := 0; ; {
-		leases := c.unbound(l)
-		if len(leases) == 0 {
-			return
-		}
 		if tries > 0 && !pause(ctx, backoff(tries)) {
 			return
 		}
-		cl := newCall(ctx, &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: true})
-		cl.rebinds = true
-		if c.submit(cl) != nil {
-			return // the client is closed
+		cl := c.submitBind(ctx, l)
+		if cl == nil {
+			select {
+			case <-c.unsettled:
+				continue
+			case <-ctx.Done():
+				return
+			}
 		}
 		select {
 		case res := <-cl.done:
@@ -207,18 +210,39 @@ func (c *Client) bind(ctx context.Context, l *connection) {
 	}
 }
 
-// unbound returns held leases that are not known to be bound to l, at most as many as a request can
-// have.
-func (c *Client) unbound(l *connection) []string {
+// submitBind queues an extend that binds held leases, or returns nil if there are none to bind. A settle under way
+// comes before the extend, which would find its leases lost. If the settle fails, they are bound then.
+func (c *Client) submitBind(ctx context.Context, l *connection) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []string
+	settling := make(map[string]bool)
+	for _, cl := range slices.AppendSeq(slices.Clone(c.queue), maps.Values(c.open)) {
+		if cl.settles() {
+			for _, s := range cl.leases() {
+				settling[s] = true
+			}
+		}
+	}
+	var leases []string
 	for s, h := range c.leases {
-		if h.connNumber != l.number {
-			if out = append(out, s); len(out) == protocol.MaxList {
+		if h.connNumber != l.number && !settling[s] {
+			if leases = append(leases, s); len(leases) == protocol.MaxList {
 				break
 			}
 		}
 	}
-	return out
+	if c.closed != nil || len(leases) == 0 {
+		return nil
+	}
+	cl := newCall(ctx, &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: true})
+	cl.rebinds = true
+	c.enqueueLocked(cl)
+	return cl
+}
+
+func (c *Client) wakeBinder() {
+	select {
+	case c.unsettled <- struct{}{}:
+	default:
+	}
 }

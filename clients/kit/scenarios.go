@@ -30,6 +30,7 @@ var scenarios = []scenario{
 	{"closed-mid-reply", 8, "a partial reply before a close is a lost reply", playClosedMidReply},
 	{"bind", 9, "after a reconnect the client binds its leases, without a call of the program", playBind},
 	{"bind-again", 9, "the client repeats a bind after a transient error", playBindAgain},
+	{"bind-unsettled", 9, "the client doesn't bind a lease after its ack, unless the ack fails", playBindUnsettled},
 	{"lost-reported", 10, "the client reports lost leases to the program", playLostReported},
 	{"settle-resent", 11, "the client repeats an ack or nack without a reply", playSettleResent},
 	{"closed-before-reading", 11, "the client repeats an ack that the sidecar did not read", playClosedBeforeReading},

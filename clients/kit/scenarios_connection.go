@@ -139,6 +139,48 @@ func playBindAgain(s *stage) {
 	s.wantLost()
 }
 
+// playBindUnsettled lets a job end while the sidecar is down. A sidecar that carries out the ack and then a bind of its lease
+// would report that lease as lost.
+func playBindUnsettled(s *stage) {
+	p := s.open()
+	jobs := s.claimJobs(p, 2)
+	s.unlisten()
+	p.close()
+	done := s.ack(jobs[0])
+	<-after(downtime)
+	s.listen()
+	p = s.accept()
+	var ack *request
+	var bound []string
+	for ack == nil {
+		switch req := p.next("the ack that waited, and a bind of the other lease"); req.Op {
+		case protocol.OpAck:
+			ack = req
+		case protocol.OpExtend:
+			bound = append(bound, req.leases()...)
+			p.answerSettle(req)
+		default:
+			fail("ack or extend", "%s", p.text(req))
+		}
+	}
+	if !slices.Contains(bound, lease(jobs[1])) {
+		req := s.firstBind(p)
+		if req == nil {
+			return
+		}
+		need(!slices.Contains(req.leases(), lease(jobs[0])), "a lease whose ack was sent not to be bound", "%s", p.text(req))
+		p.answerSettle(req)
+	}
+	p.refuse(ack, "internal", nil)
+	s.fails(done, "internal")
+	if !slices.Contains(bound, lease(jobs[0])) { // a slow client can bind both leases before it gets the kit's command
+		p.answerSettle(p.bindOf(jobs[0]))
+	}
+	done = s.ack(jobs[0])
+	p.answerSettle(p.expect(protocol.OpAck))
+	s.succeeds(done)
+}
+
 // wantLost checks which leases the client reported as lost. It asks until there are enough.
 func (s *stage) wantLost(jobs ...fields) answer {
 	want := []string{}

@@ -26,6 +26,7 @@ func (a *app) retryCommand() *cobra.Command {
 With --all it shows on a terminal how many are left. With --text or --header it searches
 the dead jobs of the queue and retries those that it finds, in batches; see them before
 with ` + "`qsidecar dead QUEUE --text TEXT`" + `. --json then prints one reply for each batch.
+If another job has the key of one of them by now, that one stays dead, and is named.
 
 ` + exitCodes,
 		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all\n  qsidecar retry mail --text 'connection refused'",
@@ -294,6 +295,8 @@ func whyUnchanged(req *protocol.Request, s protocol.State, ids []string) string 
 	}
 	text := fmt.Sprintf("%s %s %s", which, is, s)
 	switch {
+	case req.Op == protocol.OpRetry && s == protocol.StateDead:
+		return text + fmt.Sprintf(", and another job has the key (run `qsidecar peek %s --key KEY` to see it)", req.Queue)
 	case req.Op == protocol.OpRetry && s == protocol.StateScheduled:
 		return text + fmt.Sprintf(" (run `qsidecar change %s ID --delay 0` to make it ready)", req.Queue)
 	case req.Op == protocol.OpDelete:

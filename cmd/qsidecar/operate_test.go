@@ -134,6 +134,33 @@ func TestCancelFoundJobs(t *testing.T) {
 	}
 }
 
+// TestRetryNamesTakenKeys: a retry leaves a dead job whose key another job has by now, names it, and retries the others.
+func TestRetryNamesTakenKeys(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve()
+	h.must(0, "enqueue", "q", "for 1", "--max-attempts", "1", "--key", "k")
+	lost := h.claim("q")
+	h.must(0, "nack", lost.Lease, "--error", "taken")
+	h.must(0, "enqueue", "q", "for 2", "--max-attempts", "1")
+	h.must(0, "nack", h.claim("q").Lease, "--error", "taken")
+	h.must(0, "enqueue", "q", "for 3", "--key", "k", "--on-conflict", "replace")
+	left := "job " + lost.ID + " is dead, and another job has the key (run `qsidecar peek q --key KEY` to see it)\n"
+	for _, c := range []struct {
+		args     string
+		code     int
+		out, err string
+	}{
+		{"--text taken", 0, "retried 1 job\n", "qsidecar: 1 job of 2 not retried: " + left},
+		{"--all", 0, "retried 0 jobs\n", "qsidecar: not retried: " + left},
+		{lost.ID, 1, "", "qsidecar: nothing was retried: " + left},
+	} {
+		if r := h.run(append([]string{"retry", "q"}, strings.Fields(c.args)...)...); r.code != c.code || r.out != c.out || r.err != c.err {
+			t.Errorf("retry %s with a taken key: %d, %q, %q", c.args, r.code, r.out, r.err)
+		}
+	}
+}
+
 // TestRetryAndDeleteFoundJobs checks that a search retries and deletes the jobs that it finds, and no others.
 func TestRetryAndDeleteFoundJobs(t *testing.T) {
 	h := newHost(t)

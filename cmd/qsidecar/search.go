@@ -42,11 +42,11 @@ func ways(used ...bool) (n int) {
 	return n
 }
 
-// operations describe what operateFound does: to one job, to all of them, and to those that were left.
-var operations = map[protocol.Op]struct{ verb, doing, done, of, left string }{
-	protocol.OpCancel: {"cancel", "cancelling", "cancelled", "that wait or run", "ended before they could be cancelled"},
-	protocol.OpRetry:  {"retry", "retrying", "retried", "that are dead", "were no longer dead"},
-	protocol.OpDelete: {"delete", "deleting", "deleted", "that aren't claimed", "were claimed or gone"},
+// operations describe what operateFound does: to one job, and to all of them.
+var operations = map[protocol.Op]struct{ verb, doing, done, of string }{
+	protocol.OpCancel: {"cancel", "cancelling", "cancelled", "that wait or run"},
+	protocol.OpRetry:  {"retry", "retrying", "retried", "that are dead"},
+	protocol.OpDelete: {"delete", "deleting", "deleted", "that aren't claimed"},
 }
 
 // operateFound sends an operator's request about the jobs that a search finds, in batches. allow is called with the plan
@@ -69,7 +69,7 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 		if err := allow(ctx, fmt.Sprintf("%s %s of %s", text.verb, textfmt.Plural(int64(len(ids)), "job"), req.Queue)); err != nil {
 			return err
 		}
-		done, left := int64(0), 0
+		done, left := int64(0), &protocol.Reply{}
 		stop := a.progress(ctx, func(context.Context) string { return fmt.Sprintf("%s the jobs of %s …", text.doing, req.Queue) })
 		defer func() { stop() }()
 		for some := range slices.Chunk(ids, searchBatch) {
@@ -78,7 +78,7 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 			if err != nil {
 				return fmt.Errorf("%d of %d jobs are %s: %w", done, len(ids), text.done, err)
 			}
-			done, left = done+rep.Count.Or(0), left+len(some)-int(rep.Count.Or(0))
+			done, left.Unchanged = done+rep.Count.Or(0), append(left.Unchanged, rep.Unchanged...)
 			if a.json {
 				if err := a.printReply(rep); err != nil {
 					return err
@@ -87,8 +87,8 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 		}
 		stop()
 		stop = func() {}
-		if left > 0 {
-			fmt.Fprintf(a.errOut, "qsidecar: %s %s\n", textfmt.Plural(int64(left), "job"), text.left)
+		if n := int64(len(ids)) - done; n > 0 {
+			fmt.Fprintf(a.errOut, "qsidecar: %s of %d not %s: %s\n", textfmt.Plural(n, "job"), len(ids), text.done, leftOut(req, left))
 		}
 		if a.json {
 			return nil

@@ -22,7 +22,7 @@ var brokenPythons = []struct{ scenario, file, from, to string }{
 	},
 	{ // does not bind leases after a reconnect
 		"bind", "_session.py",
-		`leases = self.leases.unbound(wire.number)[:MAX_LIST]`,
+		`leases = self._to_bind(wire)[:MAX_LIST]`,
 		`leases: List[str] = []`,
 	},
 	{ // treats a repeated settle as the first one

@@ -117,7 +117,7 @@ func (m *model) askRetry() {
 		return m.action("retrying job "+shown+" …", callTimeout, func(ctx context.Context, c *qsidecar.Client) (string, error) {
 			n, err := c.Retry(ctx, queue, []string{id})
 			if n == 0 && err == nil {
-				return fmt.Sprintf("job %s is not dead any more", shown), nil
+				return fmt.Sprintf("job %s was not retried: it is not dead any more, or another job has its key", shown), nil
 			}
 			return fmt.Sprintf("retried job %s of %s", shown, queue), err
 		})

@@ -36,7 +36,7 @@ func (p *Page) changeJobs(w http.ResponseWriter, r *http.Request, o *operation, 
 	var count int64
 	switch {
 	case err == nil:
-		count = rep.Count.Or(0)
+		count, left = rep.Count.Or(0), append(left, withoutKey(rep)...)
 	case len(o.IDs) > 1 && ofOneJob(err): // the sidecar changes all of them or none
 		if count, left, err = p.oneByOne(r, req, left); err != nil {
 			p.failed(w, r, fmt.Sprintf("The operation %s ended after %s", o.Op, plural(count, "job")), err)
@@ -82,6 +82,16 @@ func (p *Page) unfit(r *http.Request, o *operation) (left []unchanged, known boo
 	return left, true
 }
 
+// withoutKey returns the dead jobs that a retry left.
+func withoutKey(rep *protocol.Reply) (left []unchanged) {
+	for _, u := range rep.Unchanged {
+		if u.State == protocol.StateDead {
+			left = append(left, unchanged{u.ID, "another job has its key"})
+		}
+	}
+	return left
+}
+
 // ofOneJob reports whether an error can be that of a single job.
 func ofOneJob(err error) bool {
 	wire, ok := errors.AsType[*protocol.Error](err)
@@ -99,7 +109,7 @@ func (p *Page) oneByOne(r *http.Request, req *protocol.Request, left []unchanged
 		rep, err := p.do(r, &one)
 		switch {
 		case err == nil:
-			count += rep.Count.Or(0)
+			count, left = count+rep.Count.Or(0), append(left, withoutKey(rep)...)
 		case ofOneJob(err):
 			left = append(left, unchanged{id, explain(err)})
 		default:

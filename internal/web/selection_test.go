@@ -98,7 +98,7 @@ func TestSelectionWithATakenKey(t *testing.T) {
 		return s.keep("q", protocol.NewJob{Key: "order-1"})[0] != ids[1]
 	})
 	d := s.choose("retry", "q", "id", ids...)
-	s.contains("the page", d.text("main"), "Changed2 jobs", "key")
+	s.contains("the page", d.text("main"), "Changed2 jobs", ids[1]+"another job has its key")
 	if got := s.states("q", ids...); !slices.Equal(got, []protocol.State{"ready", "dead", "ready"}) {
 		t.Errorf("the jobs are %q", got)
 	}

@@ -27,10 +27,11 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	}
 	var backs []giveBack
 	var states []JobState
+	var dead map[int64]bool // jobs that a retry left, because other jobs have their keys
 	var ended []backends.Token
 	var after afterClaims
 	err = s.command(ctx, neededByCommand(c.Kind), func(ctx context.Context, tx Tx) (err error) {
-		backs, states, ended, after, count, freed = nil, nil, nil, afterClaims{}, 0, false
+		backs, states, dead, ended, after, count, freed = nil, nil, nil, nil, afterClaims{}, 0, false
 		if c.Kind == backends.Cancel || c.Unchanged != nil && len(c.IDs) > 0 {
 			if states, err = tx.States(ctx, c.Queue, idsOf(c.IDs)); err != nil {
 				return err
@@ -42,8 +43,11 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			freed = slices.ContainsFunc(slices.Collect(maps.Values(after.stored)), func(p storedPending) bool { return p.ready })
 			return err
 		case backends.Retry:
-			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0, true)
-			count, freed = r.N, r.N > 0
+			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0)
+			if count, freed = r.N, r.N > 0; err != nil {
+				return err
+			}
+			dead, err = stillDead(ctx, tx, &c, states, int(r.N))
 			return err
 		case backends.Change:
 			count, freed, err = tx.ChangeWaiting(ctx, c.Queue, idsOf(c.IDs), &c)
@@ -72,7 +76,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	}
 	s.gaveBack(backs)
 	if c.Unchanged != nil && len(c.IDs) > 0 {
-		c.Unchanged(unchanged(&c, states))
+		c.Unchanged(unchanged(&c, states, dead))
 	}
 	if c.Ended != nil && len(ended) > 0 {
 		c.Ended(ended)
@@ -214,8 +218,28 @@ func (s *Store) cancel(ctx context.Context, tx Tx, c *backends.Command, states [
 	return int64(len(all)), ended, after, tx.Flush(ctx)
 }
 
-// unchanged returns the jobs that a command names and has not changed, in the order in which it names them.
-func unchanged(c *backends.Command, states []JobState) (left []backends.JobState) {
+// stillDead returns the dead jobs that a retry of n jobs has left. states are those before it, if they were read.
+func stillDead(ctx context.Context, tx Tx, c *backends.Command, states []JobState, n int) (map[int64]bool, error) {
+	var ids []int64
+	for _, j := range states {
+		if j.State == backends.StateDead {
+			ids = append(ids, j.ID)
+		}
+	}
+	if len(ids) <= n {
+		return nil, nil
+	}
+	now, err := tx.States(ctx, c.Queue, ids)
+	left := make(map[int64]bool)
+	for _, j := range now {
+		left[j.ID] = j.State == backends.StateDead
+	}
+	return left, err
+}
+
+// unchanged returns the jobs that a command names and has not changed, in the order in which it names them. dead are those that
+// a retry left.
+func unchanged(c *backends.Command, states []JobState, dead map[int64]bool) (left []backends.JobState) {
 	found := make(map[int64]JobState, len(states))
 	for _, j := range states {
 		found[j.ID] = j
@@ -227,40 +251,31 @@ func unchanged(c *backends.Command, states []JobState) (left []backends.JobState
 		}
 		seen[text] = true
 		j := backends.JobState{ID: text, State: backends.StateDeleted}
-		if id, ok := Number(text); ok && found[id].ID != 0 {
+		id, ok := Number(text)
+		if ok && found[id].ID != 0 {
 			j.State, j.Cancelled = found[id].State, found[id].Cancelled && found[id].State == backends.StateDead
 		}
-		if !c.Changes(j.State) && !(c.Kind == backends.Cancel && j.Cancelled) {
+		if dead[id] || !c.Changes(j.State) && !(c.Kind == backends.Cancel && j.Cancelled) {
 			left = append(left, j)
 		}
 	}
 	return left
 }
 
-// retryAll retries as many jobs as are dead when it begins. If these are too many for one transaction, it first
-// checks that no key is taken. A taken key refuses the whole retry.
+// retryAll retries as many jobs as are dead when it begins.
 func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
-	var left int64
-	var taken bool
+	var left, kept int64
 	if err := s.readJobs(ctx, func(ctx context.Context, r Reader) (err error) {
-		taken = false
-		if left, err = r.Count(ctx, c.Queue, backends.StateDead); err != nil || left <= BatchRows {
-			return err
-		}
-		taken, err = r.KeysTaken(ctx, c.Queue)
+		left, err = r.Count(ctx, c.Queue, backends.StateDead)
 		return err
 	}); err != nil {
 		return 0, err
 	}
-	if taken {
-		return 0, backends.ErrKeyTaken
-	}
-	whole := left <= BatchRows // a single transaction itself refuses the whole retry
 	var last any
 	for left > 0 {
 		var r Step
 		if err := s.command(ctx, neededByCommand(c.Kind), func(ctx context.Context, tx Tx) (err error) {
-			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
+			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows))
 			return err
 		}); backends.IsRefused(err) {
 			n, err := s.retryApart(ctx, c, left)
@@ -273,12 +288,31 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 		if r.N > 0 {
 			s.driver.MadeReady([]string{c.Queue})
 		}
+		kept += r.Seen - r.N
 		if left -= r.Seen; r.Seen == 0 {
 			break
 		}
 		last = r.Last
 	}
-	return count, nil
+	return count, s.reportKept(ctx, c, kept)
+}
+
+// reportKept reports n jobs that a retry of all left, because other jobs have their keys. They are the first dead ones in the order of their ends.
+func (s *Store) reportKept(ctx context.Context, c backends.Command, n int64) error {
+	if n == 0 || c.Unchanged == nil {
+		return nil
+	}
+	var kept []backends.JobState
+	err := s.readJobs(ctx, func(ctx context.Context, r Reader) error {
+		kept = nil
+		return r.Sizes(ctx, backends.Peek{Queue: c.Queue, State: backends.StateDead, Max: int(min(n, BatchRows))}, nil, nil, func(id, _ int64) {
+			kept = append(kept, backends.JobState{ID: ID(id), State: backends.StateDead})
+		})
+	})
+	if len(kept) > 0 {
+		c.Unchanged(kept)
+	}
+	return err
 }
 
 // MostRefused is how many refused jobs end a command of all jobs.
@@ -366,7 +400,7 @@ func (a *apartCommand) halve(ctx context.Context, ids []string) error {
 // retryApart retries at most n of the dead jobs, of which the database refuses some.
 func (s *Store) retryApart(ctx context.Context, c backends.Command, n int64) (count int64, _ error) {
 	a := apartCommand{s: s, c: c, freed: true, run: func(ctx context.Context, tx Tx, ids []int64) (Step, error) {
-		return tx.Retry(ctx, c.Queue, ids, nil, 0, true)
+		return tx.Retry(ctx, c.Queue, ids, nil, 0)
 	}}
 	err := a.do(ctx, backends.StateDead, n)
 	return a.count, err

@@ -311,9 +311,8 @@ type Expired struct {
 // Commander carries out one transaction of an operator's command.
 type Commander interface {
 	// Retry makes dead jobs ready: those with the ids, or, if ids is nil, at most limit jobs after the
-	// position `after`. If another job has the key of one of them, the result depends on whole. If whole is true, the
-	// error is backends.ErrKeyTaken. Otherwise that job stays dead.
-	Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (Step, error)
+	// position `after`. If another job has the key of one of them, that one stays dead.
+	Retry(ctx context.Context, queue string, ids []int64, after any, limit int64) (Step, error)
 
 	// ChangeWaiting changes the priority or the time of the ready and scheduled jobs with the ids, as a command of the
 	// kind backends.Change describes it. A job that is ready then gets a new position. ready: one of them is ready.
@@ -374,9 +373,6 @@ type Step struct {
 type Reader interface {
 	// Count counts a queue's jobs in a state.
 	Count(ctx context.Context, queue string, state backends.State) (int64, error)
-
-	// KeysTaken reports whether a retry of all dead jobs of a queue would give the same key to two jobs.
-	KeysTaken(ctx context.Context, queue string) (bool, error)
 
 	// Stats counts the jobs of queues, each count up to backends.StatsExact+1. With nil it counts all queues
 	// that have a row or are paused, in the order of their names.

@@ -156,7 +156,7 @@ func (t *tx) chosen(queue string, ids []int64) (rows []*jobRow) {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limit int64, whole bool) (x core.Step, err error) {
+func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limit int64) (x core.Step, err error) {
 	rows := t.chosen(queue, ids)
 	if ids == nil {
 		rows = first(t.listed(queue, backends.StateDead, after), int(limit))
@@ -171,9 +171,6 @@ func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limi
 		}
 		name := keyName{r.queue, r.key}
 		if r.key != "" && t.keyTaken(name, r.id, t.now) {
-			if whole {
-				return x, backends.ErrKeyTaken
-			}
 			continue
 		}
 		if r.key != "" {
@@ -317,18 +314,6 @@ func (t *tx) listed(queue string, state backends.State, after any) []*jobRow {
 // Count implements core.Reader.
 func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64, error) {
 	return int64(len(t.listed(queue, state, nil))), nil
-}
-
-// KeysTaken implements core.Reader.
-func (t *tx) KeysTaken(_ context.Context, queue string) (bool, error) {
-	seen := map[string]bool{}
-	for _, r := range t.listed(queue, backends.StateDead, nil) {
-		if r.key != "" && (seen[r.key] || t.keyTaken(keyName{queue, r.key}, r.id, t.now)) {
-			return true, nil
-		}
-		seen[r.key] = true
-	}
-	return false, nil
 }
 
 // Stats implements core.Reader.

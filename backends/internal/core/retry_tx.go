@@ -133,7 +133,7 @@ func Known(err error) bool {
 	var b *backends.BatchError
 	return backends.Retryable(err) || errors.As(err, &d) || errors.As(err, &b) || errors.Is(err, backends.ErrNoSuchSchedule) || errors.Is(err, schedules.ErrDry) || backends.IsRefused(err) || errors.As(err, &u) || errors.As(err, &l) ||
 		errors.Is(err, backends.ErrUnknownOutcome) || errors.Is(err, backends.ErrEvicted) ||
-		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken) ||
+		errors.Is(err, backends.ErrNoSuchJob) ||
 		errors.Is(err, backends.ErrLimits)
 }
 

@@ -31,13 +31,6 @@ SELECT job FROM qsidecar_keys WHERE queue = :queue AND `key` = :key
 SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM {jobs}
 WHERE segment = :segment AND id > :after ORDER BY id LIMIT :limit
 
--- name: keys_taken
--- Whether a retry of all dead jobs of a queue would give one a key that another job has, or two of them the same key.
-SELECT EXISTS (SELECT 1 FROM {jobs} INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`
-    WHERE segment = :segment AND qsidecar_jobs.key_state IS NULL AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > {now}
-      OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))
-  OR EXISTS (SELECT 1 FROM {jobs} WHERE segment = :segment AND `key` IS NOT NULL AND key_state IS NULL GROUP BY `key` HAVING COUNT(*) > 1)
-
 -- fragment: segments
 -- How many rows there are of each `segment` and urgency between two values, up to a limit.
 (SELECT p.segment, p.urgency, COUNT(*) AS n FROM (SELECT segment, urgency FROM {jobs}

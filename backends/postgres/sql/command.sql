@@ -9,9 +9,8 @@
 {retrying}
 
 -- fragment: retrying
--- Makes dead jobs ready and gives them their keys back. A job whose key another one has stays dead,
--- and the second number is below the first. The last columns are how many jobs it read, and
--- the last of them.
+-- Makes dead jobs ready and gives them their keys back. A job whose key another one has stays dead. It answers with how many it made ready, how many
+-- it read, and the last of these.
 WITH t AS MATERIALIZED (
   SELECT id, queue, CASE WHEN key_state IS NULL THEN key END AS key, finished_at FROM {s}.qsidecar_jobs
   WHERE state = 'dead' AND queue = :queue AND {chosen}
@@ -32,7 +31,7 @@ WITH t AS MATERIALIZED (
   WHERE j.id = ANY(ARRAY(SELECT id FROM t WHERE key IS NULL OR id IN (SELECT job FROM k)))
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u), (SELECT count(*) FROM t),
+SELECT (SELECT count(*) FROM u), (SELECT count(*) FROM t),
   coalesce((SELECT max(finished_at) FROM t), {s}.qsidecar_now()), coalesce((SELECT id FROM t ORDER BY finished_at DESC, id DESC LIMIT 1), 0)
 
 -- fragment: changed_due

@@ -182,23 +182,3 @@ SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL
 FROM {s}.qsidecar_jobs
 WHERE state = 'claimed' AND owner = :owner AND id > :after
 ORDER BY id LIMIT :limit
-
--- name: keys_taken
--- Whether a retry of all dead jobs of a queue would give one a key that another job has. Each key
--- is looked up by the index, however many there are.
-SELECT EXISTS (
-  SELECT FROM {s}.qsidecar_jobs j
-  CROSS JOIN LATERAL (
-    SELECT FROM {s}.qsidecar_keys k
-    WHERE k.queue = :queue AND k.key = j.key AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > {s}.qsidecar_now()) LIMIT 1
-  ) AS k
-  WHERE j.state = 'dead' AND j.queue = :queue AND j.finished_at IS NOT NULL AND j.key IS NOT NULL AND j.key_state IS NULL
-)
-
--- name: keys_twice
--- Whether two dead jobs of a queue have one key.
-SELECT EXISTS (
-  SELECT FROM {s}.qsidecar_jobs
-  WHERE state = 'dead' AND queue = :queue AND finished_at IS NOT NULL AND key IS NOT NULL AND key_state IS NULL
-  GROUP BY key HAVING count(*) > 1
-)

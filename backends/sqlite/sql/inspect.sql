@@ -161,9 +161,3 @@ SELECT id, token_sidecar, token_number, queue, lease_ms
 FROM qsidecar_jobs INDEXED BY qsidecar_owned
 WHERE state = 'claimed' AND owner = :owner AND id > :after
 ORDER BY id LIMIT :limit
-
--- name: dead_keys
-SELECT j.key, k.job IS NOT NULL AND k.job <> j.id AND (k.state IS NULL OR k.expires_at > :now)
-FROM qsidecar_jobs AS j INDEXED BY qsidecar_finished
-LEFT JOIN qsidecar_keys AS k ON k.queue = j.queue AND k.key = j.key
-WHERE j.finished_at IS NOT NULL AND j.state = 'dead' AND j.queue = :queue AND j.key IS NOT NULL AND j.key_state IS NULL

@@ -4,7 +4,6 @@
 -- Retries named dead jobs.
 -- @retry_queue varchar(128)
 -- @retry_ids nvarchar(max)
--- @retry_whole bigint
 -- sets 1
 {retry_head}
 INSERT INTO @retry (id, n, finished_at, name, [key])
@@ -21,7 +20,6 @@ OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 -- @retry_at datetime2(6)
 -- @retry_id bigint
 -- @retry_limit bigint
--- @retry_whole bigint
 -- sets 1
 {retry_head}
 INSERT INTO @retry (id, n, finished_at, name, [key])
@@ -44,8 +42,7 @@ DECLARE @retry TABLE (
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
 
 -- fragment: retry_tail
--- A key that another job has by now, or another of these, is taken. If whole is 1 that refuses
--- all. Otherwise that job stays dead.
+-- A job whose key another job has by now, or another of these, stays dead.
 DECLARE @retry_known TABLE (id bigint NOT NULL PRIMARY KEY, job bigint NOT NULL, held tinyint NOT NULL);
 INSERT INTO @retry_known (id, job, held)
 SELECT x.id, k.job, CASE WHEN k.job <> x.id AND (k.state IS NULL OR k.expires_at > @now) THEN 1 ELSE 0 END
@@ -74,8 +71,7 @@ FROM @retry AS x, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + 1;
-SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHERE x.taken = 1) ELSE 0 END AS taken,
-  (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,
+SELECT (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,
   (SELECT TOP (1) x.finished_at FROM @retry AS x ORDER BY x.n DESC) AS finished_at,
   (SELECT TOP (1) x.id FROM @retry AS x ORDER BY x.n DESC) AS id;
 

@@ -59,8 +59,6 @@ func (s *Session) toClient(err error) *protocol.Error {
 		return protocol.BadField("schedule", "%v: `schedules` lists them", err)
 	case errors.Is(err, backends.ErrLimits):
 		return protocol.BadField("burst", "%v", err)
-	case errors.Is(err, backends.ErrKeyTaken):
-		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
 	default:
 		if s.shared.failed.IsNew("request", err) {
 			s.log().Error("request failed", "event", "request_failed", "error", err)

@@ -61,6 +61,11 @@ class Leases {
     return reported
   }
 
+  /** Returns whether the connection has those of the leases that are held. */
+  bound(leases, connection) {
+    return leases.every((lease) => (this.#held.get(lease)?.connection ?? connection) === connection)
+  }
+
   /** Returns the held leases that are not known to be bound to that connection. */
   unbound(connection) {
     return [...this.#held].filter(([, held]) => held.connection !== connection).map(([lease]) => lease)

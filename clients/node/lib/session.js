@@ -26,6 +26,7 @@ class Session {
     this.leases = new Leases()
     this.server = {} // the last reply to hello
     this.wire = undefined // the open connection
+    this.binding = undefined // the connection on which leases are being bound
     this.joins = false // the sidecar asks for a settle and the next claim in one request
     this.closing = false // no new calls are accepted
     this.ended = false // no further connection is opened
@@ -135,7 +136,12 @@ class Session {
 
   #remove(call) {
     this.open.delete(call.id)
-    if (call.settles && !call.removed) this.leases.settling(call.leases(), -1)
+    const { wire } = this
+    if (call.settles && !call.removed) {
+      this.leases.settling(call.leases(), -1)
+      // Its settle failed, and the bind left it out.
+      if (wire && this.binding !== wire && !this.leases.bound(call.leases(), wire.number)) this.#bind(wire, 0)
+    }
     call.removed = true
     this.progress?.()
   }
@@ -259,9 +265,12 @@ class Session {
     if (this.waiting === 0) wire.unref()
   }
 
-  /** Binds the held leases that are not bound to the connection. */
+  /** Binds the held leases, without those of a settle under way: a bind after it would find them lost. */
   #bind(wire, tries) {
-    const leases = this.leases.unbound(wire.number).slice(0, MAX_LIST)
+    const calls = [...this.open.values(), ...this.queue].filter((call) => call.settles)
+    const settling = new Set(calls.flatMap((call) => call.leases()))
+    const leases = this.leases.unbound(wire.number).filter((lease) => !settling.has(lease)).slice(0, MAX_LIST)
+    this.binding = leases.length > 0 ? wire : undefined
     if (leases.length === 0) return
     const call = new Call(
       'extend',

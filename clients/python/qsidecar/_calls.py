@@ -325,11 +325,17 @@ class Calls:
         why = f"no sidecar answers on {self._path}" if self.wire is None else f"the sidecar on {self._path} doesn't read"
         return errors.NotConnected(f"{why}: {call.op} was not sent (waited {round(call.limit, 2):g} s)")
 
+    def _bind_unsettled(self, leases: List[str]) -> None:
+        """Binds leases whose settle failed. The lock is held."""
+        raise NotImplementedError
+
     def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
         """Removes a call from the state of the client and wakes its caller."""
         self.open.pop(call.id, None)
         if call.op in SETTLES:
             self.leases.settling(call.leases(), -1)
+            if reply is None or error is not None:
+                self._bind_unsettled(call.leases())
         if not call.answered:
             call.answered = True
             call.reply = reply or {}

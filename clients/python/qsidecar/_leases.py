@@ -75,6 +75,10 @@ class Leases:
                 reported.append(held.job)
         return reported
 
+    def bound(self, leases: List[str], connection: int) -> bool:
+        """Whether the connection has those of the leases that are held."""
+        return all(held is None or held.connection == connection for held in map(self.held.get, leases))
+
     def unbound(self, connection: int) -> List[str]:
         """Returns the held leases that are not known to be bound to that connection."""
         return [lease for lease, held in self.held.items() if held.connection != connection]

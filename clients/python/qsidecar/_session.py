@@ -52,6 +52,7 @@ class Session(Calls):
         self._thread: Optional[threading.Thread] = None
         self._trying: Optional[Wire] = None  # the connection that is open or being opened
         self._connections = 0  # number of connections so far
+        self._binding: Optional[Wire] = None  # the connection on which a thread binds leases
 
     # --- calls from anywhere ---
 
@@ -224,7 +225,8 @@ class Session(Calls):
         tries = 0
         while True:
             with self.lock:
-                leases = self.leases.unbound(wire.number)[:MAX_LIST]
+                leases = self._to_bind(wire)[:MAX_LIST]
+                self._binding = wire if leases else None
             if not leases:
                 return
             call = Call("extend", {"leases": leases, "bind": True})
@@ -240,6 +242,17 @@ class Session(Calls):
             tries += 1
             if wire.reader_done.wait(pause_for(call.error, tries)):
                 return
+
+    def _to_bind(self, wire: Wire) -> List[str]:
+        """Returns the leases to bind, without those of a settle under way: a bind after it would find them lost."""
+        settling = {lease for call in [*self.open.values(), *self.queue] if call.op in SETTLES for lease in call.leases()}
+        return [lease for lease in self.leases.unbound(wire.number) if lease not in settling]
+
+    def _bind_unsettled(self, leases: List[str]) -> None:
+        wire = self.wire
+        if wire is not None and self._binding is not wire and not self.leases.bound(leases, wire.number):
+            self._binding = wire
+            threading.Thread(target=self._resend_and_bind, args=(wire, []), name="qsidecar-bind", daemon=True).start()
 
     # --- replies ---
 

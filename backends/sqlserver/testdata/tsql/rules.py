@@ -86,7 +86,7 @@ def table_rules(name, schema, table, say):
         # a first column will do for what is small, and for lists of one key
         if not sought(table, KEYS[base]) and base not in SMALL:
             say(f"{base} is read without its primary key and without an index that is named")
-        if "FORCESEEK" not in how and base not in SMALL and table.alias and not (name == "place" or name.startswith("keys_taken")):
+        if "FORCESEEK" not in how and base not in SMALL and table.alias and name != "place":
             say(f"{base} is joined without FORCESEEK")
         return
     i = schema.indexes.get(index)

@@ -217,6 +217,7 @@ module Qsidecar
       call.state = :done
       call.reply = reply
       call.error = error
+      bind_unsettled(call.leases) if call.settle? && (error || reply.nil?)
       call.on_done ? call.on_done.call(call) : call.wake.signal
     end
 

@@ -56,11 +56,14 @@ module Qsidecar
       @entries.select { |_, entry| entry.settling.zero? }.keys
     end
 
+    # bound? is whether the connection has those of the leases that are held.
+    def bound?(leases, link)
+      leases.all? { |lease| !@entries.key?(lease) || @entries[lease].link == link }
+    end
+
     # unbound returns the leases that are not known to be bound to that connection.
     def unbound(link)
-      @entries.each_with_object([]) do |(lease, entry), out|
-        out << lease if entry.link != link && out.size < MAX_LIST
-      end
+      @entries.reject { |_, entry| entry.link == link }.keys
     end
   end
 end

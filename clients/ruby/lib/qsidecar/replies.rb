@@ -113,7 +113,7 @@ module Qsidecar
     # after errors: a job must not be lost because the database is unavailable for a moment.
     def bind(link)
       tries = 0
-      until (leases = unbound(link)).empty?
+      until (leases = to_bind(link)).empty?
         begin
           call("extend", { leases: leases, bind: true }, only: link)
           tries = 0
@@ -123,6 +123,26 @@ module Qsidecar
       end
     rescue Error
       nil # the client is closed, or the next connection binds them
+    end
+
+    # to_bind returns leases to bind, without those of a settle under way: a bind after it would find them lost.
+    def to_bind(link)
+      @lock.synchronize do
+        settling = (@open.values + @queued).select(&:settle?).flat_map(&:leases)
+        leases = @link.equal?(link) ? (@held.unbound(link.number) - settling).first(HeldLeases::MAX_LIST) : []
+        @binding = link unless leases.empty?
+        @binding = nil if leases.empty? && @link.equal?(link)
+        leases
+      end
+    end
+
+    # bind_unsettled binds leases whose settle failed. The caller holds the lock.
+    def bind_unsettled(leases)
+      link = @link
+      return if link.nil? || @binding.equal?(link) || @held.bound?(leases, link.number)
+
+      @binding = link
+      Thread.new { bind(link) }
     end
 
     def unbound(link)

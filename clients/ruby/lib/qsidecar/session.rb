@@ -40,6 +40,7 @@ module Qsidecar
       @last_id = 0
       @links = 0
       @link = nil # the current connection
+      @binding = nil # the connection on which a thread binds leases
       @connecting = nil # a connection that has not finished its hello
       @reader = nil
       @joins = false # the sidecar asks for a settle and the next claim in one request
