@@ -169,3 +169,16 @@ func TestByEmulation(t *testing.T) {
 		t.Errorf("backends/sqlserver has no %s", want)
 	}
 }
+
+// TestCasesWithoutRace checks that the test has the cases that the step race leaves out, and that make test runs it.
+func TestCasesWithoutRace(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "bridge", "internal", "pipeline", "refused_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`\w+`).FindAllString(casesWithoutRace[strings.Index(casesWithoutRace, "/"):], -1) {
+		if !strings.Contains(string(text), `"`+name+`":`) || strings.Contains(string(text), "testing.Short()") {
+			t.Errorf("TestRefusedReleaseHoldsNoOther has no case %s, or is skipped with -short", name)
+		}
+	}
+}
