@@ -194,9 +194,9 @@ var inOneGoroutine = []string{
 	"Obstacles", "Order", "OwnRetention", "Progress", "Sidecars", "Values",
 }
 
-// casesWithoutRace are cases of a test of bridge/internal/pipeline that lets an hour pass. They differ in an error, and the same goroutines run in its
-// other two cases. `make test` runs all five.
-const casesWithoutRace = "|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
+// casesWithoutRace are what `make test` alone runs: a test of backends/internal/core in one goroutine, and cases of a test of bridge/internal/pipeline
+// that lets an hour pass. These differ in an error, and the same goroutines run in its other two cases.
+const casesWithoutRace = "|^TestMoreRefusedRowsThanAreRemembered$|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
 
 // adoptedInOneGoroutine are the longest tests of backends/adopted that start no goroutines. They run in the step adopted, without the race
 // detector. Other packages have tests of these names too, which `make test` has run on the servers of the step race.
