@@ -42,7 +42,7 @@ func storeLarge(t *testing.T, b backends.Backend, n int, payload string, headers
 // TestReplyFitsMaxReply shows that with a small max_frame no reply exceeds the max_reply that follows from it,
 // whatever the jobs contain. Jobs that don't fit are released without using up an attempt.
 func TestReplyFitsMaxReply(t *testing.T) {
-	const frame, jobs = 64 << 10, 200
+	const frame, jobs = 64 << 10, 50
 	limits := protocol.NewLimits(frame)
 	for what, job := range map[string]struct {
 		payload string

@@ -37,7 +37,7 @@ func TestGaleraCrashRun(t *testing.T) {
 		s.URL = node.URL("e2e")
 		sidecars = append(sidecars, s.Start(fmt.Sprint("s", i+1)))
 	}
-	jobs, workers, backlog, strikes := 4_000, 8, 200, 10
+	jobs, workers, backlog, strikes := 2_000, 8, 200, 10
 	switch {
 	case testing.Short():
 		jobs, workers, backlog, strikes = 1_000, 4, 100, 5

@@ -28,7 +28,7 @@ func replicationRuns(t *testing.T, semiSync bool) {
 			}
 			c := &replication{changer: changer{t}, Replication: cluster, semiSync: semiSync}
 			e := &events{all: c.events()}
-			e.steps.check, e.steps.short, e.steps.soak = 24, 8, 120
+			e.steps.check, e.steps.short, e.steps.soak = 12, 8, 120 // each event once in make check
 			sidecars := mysqlSidecars(t, c.Source, c.Nodes)
 			v := e.run(t, sidecars, !semiSync, func(t testing.TB) []string { return mysqlJobs(t, c.Source) })
 			if semiSync && v.LostJobs+v.LostAcks > 0 {

@@ -23,7 +23,15 @@ func TestPostgresAsynchronousStandby(t *testing.T) { postgresRuns(t, false) }
 
 func postgresRuns(t *testing.T, synchronous bool) {
 	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
+	versions := testserver.Versions()
+	if len(versions) == 2 && !kit.Soak { // each version has one of the two, and the promotions are the same
+		if synchronous {
+			versions = versions[1:]
+		} else {
+			versions = versions[:1]
+		}
+	}
+	for _, version := range versions {
 		t.Run("PostgreSQL"+version, func(t *testing.T) { postgresRun(t, version, synchronous) })
 	}
 }
@@ -43,7 +51,7 @@ func postgresRun(t *testing.T, version string, synchronous bool) {
 	}
 	s.URL = "postgres://postgres@" + strings.Join(hosts, ",") + "/e2e?sslmode=disable"
 	e := &events{all: c.events()}
-	e.steps.check, e.steps.short, e.steps.soak = 24, 8, 120
+	e.steps.check, e.steps.short, e.steps.soak = 18, 8, 120 // each event once in make check
 	c.sidecars = []*kit.Sidecar{s.Start("a"), s.Start("b")}
 	v := e.run(t, c.sidecars, !synchronous, func(t testing.TB) []string { return c.primary().Jobs(t) })
 	if synchronous && v.LostJobs+v.LostAcks > 0 {

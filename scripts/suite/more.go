@@ -141,7 +141,7 @@ func runSoak(ctx context.Context, o options) error {
 		return err
 	}
 	packages = slices.DeleteFunc(packages, func(p string) bool {
-		return !strings.Contains(p, "/e2e/") && !strings.Contains(p, "/backends/")
+		return !strings.Contains(p, "/e2e/") && !strings.Contains(p, "/backends/") && !strings.HasSuffix(p, "/clients/go")
 	})
 	for n := 1; ; n++ {
 		seed := o.seed

@@ -194,6 +194,21 @@ var inOneGoroutine = []string{
 	"Obstacles", "Order", "OwnRetention", "Progress", "Sidecars", "Values",
 }
 
+// casesWithoutRace are what `make test` alone runs: a test of backends/internal/core in one goroutine, and cases of a test of bridge/internal/pipeline
+// that lets an hour pass. These differ in an error, and the same goroutines run in its other two cases.
+const casesWithoutRace = "|^TestMoreRefusedRowsThanAreRemembered$|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
+
+// adoptedInOneGoroutine are the longest tests of backends/adopted that start no goroutines. They run in the step adopted, without the race
+// detector. Other packages have tests of these names too, which `make test` has run on the servers of the step race.
+var adoptedInOneGoroutine = []string{
+	"TestBlockedHead", "TestCoarseTimes", "TestCommandOnAllJobs", "TestGiveBackRestores", "TestGuesses", "TestHostileNames", "TestHostileSettingsOfAPooler",
+	"TestHostileSettingsOfARole", "TestHostileSettingsOfMySQL", "TestIndexes", "TestKindsOfObstacles", "TestLocalTimes", "TestManyRowsThatCannotBeGivenBack", "TestNoFunctionOfOthersRuns",
+	"TestRowsThatCantBeClaimed", "TestSettleIgnoresWhere", "TestSettleTakesTheKeysIndex", "TestStateKinds", "TestTimeForms",
+}
+
+// byEmulation are the topics of TestConformanceByEmulation that `make test` runs, and that have no larger form.
+var byEmulation = []string{"Settle", "Leases", "Sidecars", "Retention", "LockedRows"}
+
 // without is the argument of go test that leaves out tests, and topics of TestConformance.
 func without(tests, topics []string) string {
 	skip := "^(" + strings.Join(tests, "|") + ")$"
@@ -203,6 +218,14 @@ func without(tests, topics []string) string {
 		}
 	}
 	return "-skip=" + skip
+}
+
+// only is the argument of go test that runs some tests, unless the option -run selects others.
+func only(o options, tests []string) []string {
+	if o.run != "" {
+		return nil
+	}
+	return []string{"-run=^(" + strings.Join(tests, "|") + ")$"}
 }
 
 // checkStreams returns three streams: one mostly computes, one mostly waits for processes, and one has the short steps, so that
@@ -223,15 +246,16 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(withoutRace, inOneGoroutine)}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, adoptedInOneGoroutine), inOneGoroutine) + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
 		{name: "traces", dir: "e2e/traces", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
-		{name: "emulation", test: slices.Concat(common(o), []string{"-timeout=20m", "./backends/sqlserver/..."}), env: testEnv()},
+		{name: "emulation", test: slices.Concat(common(o), []string{"-timeout=20m", "-skip=^TestConformanceByEmulation$/^(" + strings.Join(byEmulation, "|") + ")$", "./backends/sqlserver/..."}), env: testEnv()},
 		{name: "servers", test: slices.Concat(common(o), []string{"-timeout=30m", without(onNewest, nil), "./backends/mysql", "./backends/postgres", "./internal/testserver"}), env: append(testEnv(), testserver.EnvAge+"="+testserver.Oldest)},
+		{name: "adopted", test: slices.Concat(common(o), []string{"-timeout=20m", "./backends/adopted"}, only(o, adoptedInOneGoroutine)), env: append(testEnv(), testserver.EnvAge+"="+testserver.Newest)},
 		{name: "docs", cmd: []string{"make", "--no-print-directory", "docs"}},
 	}}, nil
 }

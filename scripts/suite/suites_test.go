@@ -70,19 +70,51 @@ func TestConcurrencyIn(t *testing.T) {
 func TestTestsOfOneStep(t *testing.T) {
 	for pkg, names := range map[string][]string{"backends/mysql": withoutRace, "backends/postgres": onNewest} {
 		for _, name := range names {
-			cmd := exec.Command("git", "grep", "-l", "^func "+name+"(t ", "--", "*_test.go")
-			cmd.Dir = filepath.Join("..", "..")
-			out, err := cmd.Output()
-			if err != nil {
-				t.Errorf("no test %s: %v", name, err)
-			}
-			for file := range strings.Lines(string(out)) {
-				if filepath.Dir(file) != pkg {
-					t.Errorf("%s has a test %s, too", strings.TrimSpace(file), name)
-				}
+			if got := filesOf(t, name); len(got) != 1 || filepath.Dir(got[0]) != pkg {
+				t.Errorf("%s is in %v, want a file of %s", name, got, pkg)
 			}
 		}
 	}
+}
+
+// TestAdoptedInOneGoroutine checks that the tests of the step adopted start no goroutines, and that a test with the same name runs in make test.
+func TestAdoptedInOneGoroutine(t *testing.T) {
+	for _, name := range adoptedInOneGoroutine {
+		found := false
+		for _, file := range filesOf(t, name) {
+			text, err := os.ReadFile(filepath.Join("..", "..", file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			mine := filepath.Dir(file) == "backends/adopted"
+			found = found || mine
+			_, body, _ := strings.Cut(string(text), "\nfunc "+name+"(")
+			body, _, _ = strings.Cut(body, "\n}\n")
+			if !mine && strings.Contains(body, "testing.Short()") {
+				t.Errorf("%s skips %s with -short, so that no step runs it", file, name)
+			}
+			for _, what := range concurrencyIn(t, file, text) {
+				if what != "a call of Short" {
+					t.Errorf("%s has %s: take %s out of adoptedInOneGoroutine", file, what, name)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("backends/adopted has no test %s", name)
+		}
+	}
+}
+
+// filesOf returns the files with a test.
+func filesOf(t *testing.T, name string) []string {
+	t.Helper()
+	cmd := exec.Command("git", "grep", "-l", "^func "+name+"(t ", "--", "*_test.go")
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("no test %s: %v", name, err)
+	}
+	return strings.Fields(string(out))
 }
 
 // TestInOneGoroutine checks that the topics that the race detector doesn't see start no goroutines.
@@ -123,6 +155,30 @@ func TestInOneGoroutine(t *testing.T) {
 		}
 		if found != 1 {
 			t.Errorf("%d files have the tests of %s", found, topic)
+		}
+	}
+}
+
+// TestByEmulation checks that make test runs the topics that the step emulation leaves out.
+func TestByEmulation(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "backends", "sqlserver", "conformance_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `var quickTopics = []string{"` + strings.Join(byEmulation, `", "`) + `"}`; !strings.Contains(string(text), want) {
+		t.Errorf("backends/sqlserver has no %s", want)
+	}
+}
+
+// TestCasesWithoutRace checks that the test has the cases that the step race leaves out, and that make test runs it.
+func TestCasesWithoutRace(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "bridge", "internal", "pipeline", "refused_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`\w+`).FindAllString(casesWithoutRace[strings.Index(casesWithoutRace, "/"):], -1) {
+		if !strings.Contains(string(text), `"`+name+`":`) || strings.Contains(string(text), "testing.Short()") {
+			t.Errorf("TestRefusedReleaseHoldsNoOther has no case %s, or is skipped with -short", name)
 		}
 	}
 }
