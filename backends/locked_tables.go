@@ -29,7 +29,12 @@ const (
 	OwnPrunable
 	OwnPending
 
-	AllOwnTables = OwnPending<<1 - 1
+	// What needs a right on a table, where the table itself is in order.
+	OwnNewJobs // enqueues
+	OwnClaims  // claims of managed queues
+	OwnSettles // what a worker or the sidecar does with a claimed job of a managed queue
+
+	AllOwnTables = OwnSettles<<1 - 1
 )
 
 // OwnTableNames are the names of the tables. An engine can lack some of them.
@@ -40,11 +45,18 @@ var OwnTableNames = map[string]OwnTables{
 	"qsidecar_commits": OwnCommits, "qsidecar_requeues": OwnQueues, "qsidecar_prunable": OwnPrunable, "qsidecar_pending": OwnPending,
 }
 
+// TableOutage is why a table of the sidecar can't be used now.
+type TableOutage struct {
+	Of  OwnTables // what needs the table, or the right on it
+	Err error     // a RightError: a right is missing
+}
+
 // LockedTables are the tables of the sidecar itself that other sessions keep locked, for example by an ALTER, and the calls that
-// could wait for them. The zero value is ready for use. Its methods can be called concurrently.
+// could wait for them. Tables without a right that the sidecar needs are among them. The zero value is ready for use. Its methods can
+// be called concurrently.
 type LockedTables struct {
-	locked    atomic.Pointer[map[string]error] // why, by table; nil: none is locked
-	suspected atomic.Bool                      // see Suspect
+	locked    atomic.Pointer[map[string]TableOutage] // by table; nil: none is locked
+	suspected atomic.Bool                            // see Suspect
 
 	mu      sync.Mutex
 	last    int
@@ -68,27 +80,25 @@ func (l *LockedTables) Of(need OwnTables) error {
 		return nil
 	}
 	for _, table := range slices.Sorted(maps.Keys(*all)) {
-		if OwnTableNames[table]&need != 0 {
-			return &UnavailableError{Table: table, Err: (*all)[table]}
+		if x := (*all)[table]; x.Of&need != 0 {
+			return &UnavailableError{Table: table, Err: x.Err}
 		}
 	}
 	return nil
 }
 
-// Locked reports whether a table is locked.
-func (l *LockedTables) Locked(table string) bool {
-	all := l.locked.Load()
-	return all != nil && (*all)[table] != nil
-}
-
 // Set replaces the locked tables. Calls under way that need a newly locked one end.
-func (l *LockedTables) Set(locked map[string]error) {
+func (l *LockedTables) Set(locked map[string]TableOutage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var fresh OwnTables
-	for table := range locked {
-		if !l.Locked(table) {
-			fresh |= OwnTableNames[table]
+	var before map[string]TableOutage
+	if all := l.locked.Load(); all != nil {
+		before = *all
+	}
+	for table, x := range locked {
+		if !LacksRight(x.Err) { // a call without a right ends by itself
+			fresh |= x.Of &^ before[table].Of
 		}
 	}
 	if len(locked) == 0 {

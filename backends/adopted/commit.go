@@ -155,10 +155,13 @@ func (k *commitment) needLocked() (aside map[int]error, why error) {
 	add := func(n int, need backends.OwnTables) {
 		if err := locked.Of(need); err != nil {
 			aside[n], why = &backends.LockedError{Err: err}, err
+			if backends.LacksRight(err) && !core.MustHappen(k.batch.Writes[n]) { // its client decides when to try again
+				aside[n] = err
+			}
 		}
 	}
-	for _, n := range k.managed.writes {
-		add(n, backends.OwnJobs)
+	for i, n := range k.managed.writes {
+		add(n, core.RightsFor(k.managed.Writes[i]))
 	}
 	for _, p := range k.settles {
 		add(p.n, backends.OwnLeases)

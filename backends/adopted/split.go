@@ -136,7 +136,7 @@ func (s *Store) lockedOut(queue string) error {
 	need := claimNeeds
 	switch s.kind(queue) {
 	case managedQueue:
-		need = backends.OwnJobs | backends.OwnQueues | backends.OwnSidecars
+		need = core.ClaimNeeds
 	case txQueue:
 		need = 0
 	}

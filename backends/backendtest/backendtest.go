@@ -71,6 +71,9 @@ type Database struct {
 	// has no such locks.
 	LockTable func(table string) (unlock func())
 
+	// Poor returns a Backend of a login that has the rights of a sidecar only. It is nil if the engine has no rights.
+	Poor func() *Poor
+
 	// LockStripe is LockRow for the lock that admissions of a group take, which exists after the first one. It is nil if there is no
 	// such lock.
 	LockStripe func(queue, group string) (unlock func())
@@ -104,7 +107,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Cancel", cancelTests}, {"Progress", progressTests}, {"Expiry", expiryTests}, {"OwnRetention", ownRetentionTests}, {"Conflicts", conflictTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
-		{"Schedules", scheduleTests}, {"Batches", batchTests}, {"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests}, {"LockedTables", lockedTableTests},
+		{"Schedules", scheduleTests}, {"Batches", batchTests}, {"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests}, {"LockedTables", lockedTableTests}, {"Rights", rightTests},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -212,6 +213,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			runSQL(t, c, "LOCK TABLES qsidecar_"+table+" WRITE")
 			return func() { runSQL(t, c, "UNLOCK TABLES") }
 		},
+		Poor:            func() *backendtest.Poor { return poor(t, m, name, o) },
 		AdmitsInCommits: s.dialer.Server.SkipLocked,
 		LockStripe: func(queue, group string) func() {
 			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
@@ -331,4 +333,37 @@ func lockRow(t *testing.T, m *testserver.MySQL, name, row string) (unlock func()
 	c := connect(t, m, name)
 	runSQL(t, c, "BEGIN", "SELECT 1 FROM "+row+" FOR UPDATE")
 	return func() { runSQL(t, c, "ROLLBACK") }
+}
+
+// poor is a user with the rights of a sidecar.
+func poor(t *testing.T, m *testserver.MySQL, database string, o Options) *backendtest.Poor {
+	user := "poor_" + database[max(0, len(database)-20):]
+	run := func(sql string) {
+		t.Helper()
+		if err := m.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("CREATE USER " + user + " IDENTIFIED BY 'x'")
+	t.Cleanup(func() { run("DROP USER " + user) })
+	run("GRANT SELECT ON " + database + ".test_clock TO " + user)
+	run("GRANT SELECT ON " + database + ".qsidecar_meta TO " + user)
+	for _, table := range ownTables {
+		run("GRANT SELECT, INSERT, UPDATE, DELETE ON " + database + "." + table + " TO " + user)
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, "x")
+	o.URL = u.String()
+	return &backendtest.Poor{
+		Backend: open(t, o),
+		Revoke: func(rights, table string) {
+			run("REVOKE " + rights + " ON " + database + ".qsidecar_" + table + " FROM " + user)
+		},
+		Grant: func(rights, table string) {
+			run("GRANT " + rights + " ON " + database + ".qsidecar_" + table + " TO " + user)
+		},
+	}
 }

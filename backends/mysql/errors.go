@@ -87,7 +87,7 @@ func (s *Store) withKind(err error) error {
 	}
 	if session.IsCode(err, 1142, 1143, 1044, 1370, 1227) {
 		ours := strings.Contains(e.Message, "qsidecar") || !session.IsCode(err, 1142, 1143, 1370) // the others name no object
-		return fmt.Errorf("%s: the user lacks %s: %w", s.place, backends.LackingRight(ours), err)
+		return &backends.RightError{Err: fmt.Errorf("%s: the user lacks %s: %w", s.place, backends.LackingRight(ours), err)}
 	}
 	return located
 }

@@ -230,6 +230,10 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			p.free = append(p.free, x)
 		}
 	})
+	var poor func() *backendtest.Poor
+	if !p.slow { // the pooler's login is another one
+		poor = func() *backendtest.Poor { return x.poor(t) }
+	}
 	return &backendtest.Database{
 		Backend:     s,
 		OpenAnother: func() backends.Backend { return x.store(t) },
@@ -265,6 +269,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		LockRow:         func(id string) func() { return x.lockRow(t, "qsidecar_jobs WHERE id = "+id) },
 		LockGate:        func(queue string) func() { return x.lockRow(t, "qsidecar_gates WHERE queue = '"+queue+"'") },
 		LockTable:       func(table string) func() { return x.lockTable(t, table) },
+		Poor:            poor,
 		AdmitsInCommits: true,
 		LockStripe: func(queue, group string) func() {
 			_, stripes := core.StripesOf([]backends.Group{{Queue: queue, Name: group}})
@@ -454,5 +459,24 @@ func (x *schema) close(t *testing.T) {
 	}
 	if err != nil {
 		t.Errorf("close: %v", err)
+	}
+}
+
+// poor is a role with the rights of a sidecar. Its Store is a new one.
+func (x *schema) poor(t *testing.T) *backendtest.Poor {
+	c, err := pgx.ParseConfig(x.o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "poor_" + c.Database + "_" + x.o.Schema
+	x.must(t, fmt.Sprintf("CREATE ROLE %[1]s LOGIN; GRANT USAGE ON SCHEMA {s} TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO %[1]s; GRANT USAGE ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s", role))
+	t.Cleanup(func() { x.must(t, fmt.Sprintf("DROP OWNED BY %[1]s; DROP ROLE %[1]s", role)) })
+	o := x.o
+	o.URL, o.wrap = fmt.Sprintf("host=%s port=%d dbname=%s user=%s", c.Host, c.Port, c.Database, role), nil
+	s := open(t, o)
+	return &backendtest.Poor{
+		Backend: s,
+		Revoke:  func(rights, table string) { x.must(t, "REVOKE "+rights+" ON {s}.qsidecar_"+table+" FROM "+role) },
+		Grant:   func(rights, table string) { x.must(t, "GRANT "+rights+" ON {s}.qsidecar_"+table+" TO "+role) },
 	}
 }

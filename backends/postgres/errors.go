@@ -139,7 +139,7 @@ func (s *Store) withKind(err error) error {
 		if s.pooled {
 			lacking += ", or another client of the pooler left its own role in the session (set server_reset_query_always = 1 in PgBouncer)"
 		}
-		return fmt.Errorf("%s: the role %s lacks %s: %w", s.place, s.own.login, lacking, err)
+		return &backends.RightError{Err: fmt.Errorf("%s: the role %s lacks %s: %w", s.place, s.own.login, lacking, err)}
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }

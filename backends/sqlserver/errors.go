@@ -169,7 +169,7 @@ func (s *Store) withKind(err error) error {
 	}
 	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, sqlErr.Number) {
 		ours := strings.Contains(sqlErr.Message, "qsidecar") || strings.Contains(sqlErr.Message, "'"+s.o.Schema+"'") || !slices.Contains([]int32{229, 230}, sqlErr.Number)
-		return fmt.Errorf("%s: the login lacks %s: %w", s.place, backends.LackingRight(ours), err)
+		return &backends.RightError{Err: fmt.Errorf("%s: the login lacks %s: %w", s.place, backends.LackingRight(ours), err)}
 	}
 	if slices.Contains(numbers(err), 651) {
 		return fmt.Errorf("%s: a table doesn't lock single rows (it is a columnstore, or ALLOW_ROW_LOCKS is off for one of its indexes: ALTER INDEX ALL ON … SET (ALLOW_ROW_LOCKS = ON)): %w", s.place, err)

@@ -78,6 +78,9 @@ func Open(ctx context.Context, c *config.Config, name string, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
+	if r, ok := b.(backends.Rechecker); ok {
+		r.Recheck(ctx) // finds missing rights before the first job is handed out
+	}
 	with, err := adopt(ctx, c, name, b, log)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())

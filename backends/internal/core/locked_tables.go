@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +71,7 @@ func (s *Store) FindLockedTables(ctx context.Context) {
 		for _, table := range tables {
 			err := reader.Query(ctx, &backends.Statement{Text: s.tableSQL[table], Row: func([][]byte) error { return nil }})
 			l, isLocked := errors.AsType[*backends.LockedError](err)
-			if isLocked || err != nil && ctx.Err() != nil && s.tables.Locked(table) { // as before
+			if isLocked || err != nil && ctx.Err() != nil && s.outages.isLocked(table) { // as before
 				locked = true
 				mu.Lock()
 				found[table] = fmt.Errorf("another session has locked the whole table %s: %w", table, cause(l, err))
@@ -87,13 +88,7 @@ func (s *Store) FindLockedTables(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.tables.Set(found)
-	for table, why := range found {
-		s.obstacles.Note(backends.Obstacle{Table: table, Doing: backends.DoingUse, Err: why})
-	}
-	s.obstacles.Keep(func(o *backends.Obstacle) bool {
-		return o.Doing != backends.DoingUse || found[o.Table] != nil || o.Table == notesTable && s.notes.failed()
-	})
+	s.outages.setLocked(s, found)
 }
 
 // cause is the server's answer in a LockedError, or err.
@@ -109,8 +104,11 @@ func cause(l *backends.LockedError, err error) error {
 func (s *Store) watchTables(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 	var watch sync.WaitGroup
-	some := s.tables.Suspected(s.tablePatience) || s.tables.Some()
+	some, rights := s.tables.Suspected(s.tablePatience) || s.outages.someLocked(), s.outages.rightsDue(s.obstacles.Time())
 	watch.Go(func() {
+		if rights {
+			s.findRights(ctx, false)
+		}
 		if some {
 			s.FindLockedTables(ctx)
 		}
@@ -142,6 +140,10 @@ func (s *Store) within(ctx context.Context, need backends.OwnTables, f func(ctx 
 	err := f(inner)
 	if why := s.endedByLock(ctx, inner, err); why != nil {
 		return why
+	}
+	if backends.LacksRight(err) {
+		s.findRights(ctx, false)
+		return cmp.Or(s.outages.missing(need), err)
 	}
 	if isLockedError(err) {
 		if why := s.tables.Of(need); why != nil {
@@ -175,6 +177,7 @@ func OutcomeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 type leftOut struct {
 	writes map[int]error // nil: none
 	claims []error       // nil: none; otherwise of each claim, and nil for those that go on
+	rights bool          // some of the writes lack a right: they have errors of their own
 	given  backends.CommitContent
 }
 
@@ -209,6 +212,10 @@ func (s *Store) leaveLockedOut(b backends.CommitContent, hooks backends.TxHooks)
 		if out.writes == nil {
 			out.writes = map[int]error{}
 		}
+		if backends.LacksRight(why) && !MustHappen(w) { // its client decides when to try again
+			out.writes[n], out.rights = why, true
+			continue
+		}
 		out.writes[n] = &backends.LockedError{Err: why}
 		first = why
 	}
@@ -224,7 +231,7 @@ func (s *Store) leaveLockedOut(b backends.CommitContent, hooks backends.TxHooks)
 		}
 		open.Claims = append(open.Claims, c)
 	}
-	if len(open.Writes)+len(open.Claims) == 0 && hooks.Before == nil && hooks.After == nil && first != nil {
+	if len(open.Writes)+len(open.Claims) == 0 && hooks.Before == nil && hooks.After == nil && first != nil && !out.rights {
 		u, _ := errors.AsType[*backends.UnavailableError](first)
 		return b, out, &backends.UnavailableError{Table: u.Table, Err: u.Err} // not of one queue
 	}
@@ -243,7 +250,7 @@ func (s *Store) openClaim(c backends.Claim) (backends.Claim, error) {
 		}
 		return &backends.UnavailableError{Queue: queue, Table: u.Table, Err: u.Err}
 	}
-	if why := of(backends.OwnJobs|backends.OwnQueues|backends.OwnSidecars, c.Queues[0].Queue); why != nil {
+	if why := of(ClaimNeeds, c.Queues[0].Queue); why != nil {
 		return c, why
 	}
 	given := c.Queues
@@ -258,7 +265,7 @@ func (s *Store) openClaim(c backends.Claim) (backends.Claim, error) {
 
 // neededBy returns the tables that a write certainly needs, or can need at a time when it can't be set aside.
 func neededBy(w backends.Write) backends.OwnTables {
-	need := backends.OwnJobs
+	need := RightsFor(w)
 	if hasKeys(w) {
 		need |= backends.OwnKeys
 	}

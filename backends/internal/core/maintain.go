@@ -94,7 +94,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	defer s.watchTables(ctx)()
 	var errs []error
 	failed := func(err error) (outage bool) {
-		if backends.LockedTable(err) != "" { // it is an obstacle, and keeps no other step from its work
+		if backends.LockedTable(err) != "" || backends.LacksRight(err) && s.outages.someRights() { // it is an obstacle, and keeps no other step from its work
 			return false
 		}
 		errs = append(errs, err)

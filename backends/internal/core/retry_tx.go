@@ -110,7 +110,11 @@ func (s *Store) Outcome(ctx context.Context, err error) error {
 	if errors.Is(err, ErrAgain) {
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.address, err))
 	}
-	return s.driver.WithKind(err)
+	err = s.driver.WithKind(err)
+	if backends.LacksRight(err) {
+		s.outages.suspected.Store(true)
+	}
+	return err
 }
 
 // Pause waits between half of d and one and a half times d. It returns false if ctx ended.

@@ -47,6 +47,7 @@ type Store struct {
 	tablePatience time.Duration
 	tableNames    sync.Once
 	tableSQL      map[string]string // the search in each table
+	outages       outages
 
 	schedulesOnce sync.Once
 	scheduleTable *schedules.Table

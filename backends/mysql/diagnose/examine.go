@@ -131,40 +131,21 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	return err
 }
 
-// tables holds the tables that a sidecar reads and writes.
-var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_prunable", "qsidecar_expiring", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_gates", "qsidecar_capped", "qsidecar_cancelled", "qsidecar_progress", "qsidecar_pending", "qsidecar_stripes", "qsidecar_admissions", "qsidecar_admitted", "qsidecar_schedules", "qsidecar_batches", "qsidecar_batch_members", "qsidecar_batch_notes", "qsidecar_history", "qsidecar_commits", "qsidecar_leases"}
-
-// checkRights makes the server explain statements, which needs the same rights as running them.
+// checkRights finds the rights that `migrate --print` grants and this user lacks.
 func (e *examination) checkRights(ctx context.Context) error {
-	var lacking []string
-	for _, table := range tables {
-		columns, err := e.session.Rows(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position LIMIT 1", table)
-		if err != nil {
-			return err
-		}
-		if len(columns) == 0 {
-			lacking = append(lacking, "any right ON "+table)
-			continue
-		}
-		id := migrate.QuoteName(columns[0][0].String)
-		for right, sql := range map[string]string{
-			"SELECT": "SELECT 1 FROM %[1]s WHERE FALSE", "INSERT": "INSERT INTO %[1]s (%[2]s) VALUES (1)",
-			"UPDATE": "UPDATE %[1]s SET %[2]s = 1 WHERE FALSE", "DELETE": "DELETE FROM %[1]s WHERE FALSE",
-		} {
-			if _, err := e.session.Rows(ctx, "EXPLAIN "+fmt.Sprintf(sql, table, id)); isCode(err, 1142, 1143, 1044) {
-				lacking = append(lacking, right+" ON "+table)
-			} else if err != nil && !fromServer(err) {
-				return err
-			}
-		}
+	missing, err := e.session.MissingRights(ctx)
+	if err != nil {
+		return err
+	}
+	var lacking, grants []string
+	for _, m := range missing {
+		lacking, grants = append(lacking, strings.Join(m.Rights, ", ")+" ON "+m.Object), append(grants, m.Grant())
 	}
 	if len(lacking) == 0 {
 		e.AddInfo("rights", fmt.Sprintf("user %s has all that a sidecar needs on its tables", e.user))
 		return nil
 	}
-	slices.Sort(lacking)
-	e.AddError("rights", fmt.Sprintf("user %s lacks %s", e.user, strings.Join(lacking, "; ")),
-		fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO the user", migrate.QuoteName(e.Setup.Database)))
+	e.AddError("rights", fmt.Sprintf("user %s lacks %s", e.user, strings.Join(lacking, "; ")), strings.Join(grants, "; "))
 	return nil
 }
 

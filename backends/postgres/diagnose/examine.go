@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -220,10 +219,6 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 }
 
 // names returns the names of all objects of one kind that tables of this version need.
-func (e *examination) names(kind string) (names []string) {
-	for _, m := range regexp.MustCompile(`(?m)^CREATE `+kind+` (?:IF NOT EXISTS )?(?:\{s\}\.)?(\w+)`).
-		FindAllStringSubmatch(migrate.Fresh(e.Version), -1) {
-		names = append(names, m[1])
-	}
-	return names
+func (e *examination) names(kind string) []string {
+	return migrate.Names(kind, e.Version)
 }

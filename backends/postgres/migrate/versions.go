@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -158,4 +159,12 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 			place, schema, m.Version, oldest, Program)
 	}
 	return m, err
+}
+
+// Names returns the names of all objects of one kind, such as TABLE, that a version creates.
+func Names(kind string, version int) (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^CREATE `+kind+` (?:IF NOT EXISTS )?(?:\{s\}\.)?(\w+)`).FindAllStringSubmatch(Fresh(version), -1) {
+		names = append(names, m[1])
+	}
+	return names
 }

@@ -178,14 +178,12 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	return nil
 }
 
-var grant = regexp.MustCompile(`(?m)^GRANT ([A-Z, ]+) ON (\S+) TO`)
-
 // checkRights checks that this login has the rights that a sidecar needs: to use the tables
 // and, if some are missing, to create them.
 func (e *examination) checkRights(ctx context.Context) error {
 	var rows []string
 	add := func(name, class, need string) {
-		rows = append(rows, fmt.Sprintf("  (%s, '%s', '%s')", migrate.QuoteText(name), class, need))
+		rows = append(rows, sqlserver.RightsRow(name, class, need))
 	}
 	if e.Version < migrate.Latest {
 		// The owner of a new schema can do anything in it. In another one, new objects and the sequence need ALTER:
@@ -204,14 +202,10 @@ func (e *examination) checkRights(ctx context.Context) error {
 		}
 	}
 	if e.Version > 0 {
-		for _, m := range grant.FindAllStringSubmatch(migrate.In(e.Schema, migrate.Rights), -1) {
-			for need := range strings.SplitSeq(m[1], ", ") {
-				add(m[2], "OBJECT", need)
-			}
-		}
+		rows = append(rows, sqlserver.OwnRights(e.Schema)...)
 	}
 	var lacks []string
-	if err := e.rows(ctx, strings.Replace(e.engine.Statement("examine_rights"), "{RIGHTS}", strings.Join(rows, ",\n"), 1), func(rows *sql.Rows) error {
+	if err := e.rows(ctx, e.engine.RightsSQL(rows), func(rows *sql.Rows) error {
 		var name, need string
 		var has bool
 		err := rows.Scan(&name, &need, &has)

@@ -40,7 +40,7 @@ func (s *Session) toClient(err error) *protocol.Error {
 		return pe
 	case errors.As(err, &unsupported):
 		return protocol.Errorf(protocol.CodeUnsupported, "%v", unsupported)
-	case backends.Retryable(err), errors.As(err, &locked):
+	case backends.Retryable(err), errors.As(err, &locked), backends.LacksRight(err):
 		e := protocol.Errorf(protocol.CodeUnavailable, "nothing was written; try again: %v", err)
 		e.RetryMS = protocol.Some[int64](retryHint)
 		return e
