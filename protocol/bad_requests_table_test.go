@@ -207,6 +207,8 @@ var badRequests = []bad{
 	{`{"op":"peek","after_queue":"q"}`, "bad_request", "after_queue", -1},
 	{`{"op":"peek","queue":"q","text":""}`, "bad_request", "text", -1},
 	{`{"op":"peek","queue":"q","text":"{257}"}`, "bad_request", "text", -1},
+	{`{"op":"peek","queue":"q","error":""}`, "bad_request", "error", -1},
+	{`{"op":"peek","queue":"q","error":"{257}"}`, "bad_request", "error", -1},
 	{`{"op":"peek","queue":"q","after_queue":"q","headers":{"a":"b"}}`, "bad_request", "after_queue", -1},
 	{`{"op":"peek","queue":"q","headers":{}}`, "bad_request", "headers", -1},
 	{`{"op":"peek","queue":"q","ids":["1"],"key":"k"}`, "bad_request", "key", -1},

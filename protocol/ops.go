@@ -41,7 +41,7 @@ var ops = map[Op]spec{
 	OpCancelClaim: {takes: bits(fRequest)},
 	OpBye:         {},
 	OpStats:       {takes: bits(fQueue)},
-	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fNewest, fAfterQueue), check: checkPeek},
+	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fError, fNewest, fAfterQueue), check: checkPeek},
 	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
 	OpChange:      {takes: bits(fQueue, fIDs, fPriority, fDelayMS, fRunAt), needs: bits(fQueue, fIDs), check: checkChange},
 	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
@@ -227,11 +227,11 @@ func checkExtend(r *Request, p presence) *Error {
 // checkPeek moves the key and the headers from Request.Job, where the fields of enqueue are.
 func checkPeek(r *Request, p presence) *Error {
 	r.Key, r.Headers, r.Job = r.Job.Key, r.Job.Headers, NewJob{}
-	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText, fNewest, fAfterQueue); with != 0 && p.has(fIDs) {
+	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText, fError, fNewest, fAfterQueue); with != 0 && p.has(fIDs) {
 		name := firstName(with)
 		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
 	}
-	if with := p & bits(fMax, fAfter, fHeaders, fText); with != 0 && p.has(fKey) && !p.has(fState) {
+	if with := p & bits(fMax, fAfter, fHeaders, fText, fError); with != 0 && p.has(fKey) && !p.has(fState) {
 		name := firstName(with)
 		return BadField(name, "%s needs a state beside key: without a state, key finds one job", name)
 	}
@@ -241,7 +241,10 @@ func checkPeek(r *Request, p presence) *Error {
 	if p.has(fHeaders) && len(r.Headers) == 0 {
 		return BadField("headers", "headers is empty; leave it out for none")
 	}
-	searches := p&bits(fKey, fHeaders, fText) != 0
+	if p.has(fError) && (r.Error == "" || len(r.Error) > MaxSearchText) {
+		return BadField("error", "error must have 1 to %d bytes: a part of the messages of failed attempts", MaxSearchText)
+	}
+	searches := p&bits(fKey, fHeaders, fText, fError) != 0
 	switch {
 	case p.has(fAfterQueue) && (p.has(fQueue) || !searches):
 		return BadField("after_queue", "after_queue belongs to a search of all queues, without queue")

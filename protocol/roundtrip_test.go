@@ -257,6 +257,7 @@ func genOperator(t *rapid.T, r *Request) {
 			if r.Queue != "" {
 				r.After = genSome(MaxJobID).Draw(t, "after")
 				r.Text, r.Headers = genSome(MaxSearchText).Draw(t, "text"), genHeaders().Draw(t, "headers")
+				r.Error = genSome(MaxSearchText).Draw(t, "error")
 				if r.State != "" {
 					r.Key = genSome(MaxKey).Draw(t, "key")
 				}

@@ -239,7 +239,7 @@ func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 // Peek selects the jobs to show: those of IDs in any state, the one that has Key, or else up to Max of
 // those in State (empty: ready) that follow the job After.
 //
-// Text and Headers search the state. So does Key if State is not empty. A job must match all of them.
+// Text, Error and Headers search the state. So does Key if State is not empty. A job must match all of them.
 type Peek struct {
 	Queue string // empty: every queue that this connection has permission to peek at
 	IDs   []string
@@ -248,7 +248,8 @@ type Peek struct {
 
 	After   string
 	Key     string
-	Text    string            // a part of the key, the payload or the value of a header
+	Text    string            // a part of the key, the payload, the value of a header or the message of a failed attempt
+	Error   string            // a part of the message of a failed attempt
 	Headers map[string]string // the job has all of these
 	Newest  bool              // with State done or dead: the jobs that finished last come first
 }
@@ -262,7 +263,7 @@ func (c *Client) Peek(ctx context.Context, p Peek) ([]protocol.JobView, error) {
 // Search is Peek for a search. One call reads at most 10,000 jobs. If there are more, it returns the
 // last job that it read: continue with Peek.After. A call can return no jobs and have more to read.
 func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, after string, err error) {
-	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After, Key: p.Key, Text: p.Text, Headers: p.Headers, Newest: p.Newest}
+	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After, Key: p.Key, Text: p.Text, Error: p.Error, Headers: p.Headers, Newest: p.Newest}
 	if p.Max != 0 {
 		req.Max = protocol.Some(int64(p.Max))
 	}

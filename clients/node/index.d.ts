@@ -177,8 +177,10 @@ export interface PeekOptions {
   /** The jobs that finished last come first. */
   newest?: boolean
   key?: string
-  /** The jobs whose key, payload or header values contain it. */
+  /** The jobs whose key, payload, header values or errors contain it. */
   text?: string
+  /** The jobs whose errors contain it. */
+  error?: string
   headers?: Record<string, string>
 }
 

@@ -17,13 +17,13 @@ func (a *app) cancelCommand() *cobra.Command {
 	var found search
 	var remove, yes bool
 	cmd := &cobra.Command{
-		Use:   "cancel QUEUE ID… | --key K | --state STATE | --text TEXT | --header NAME=VALUE",
+		Use:   "cancel QUEUE ID… | --key K | --state STATE | --error TEXT | --text TEXT | --header NAME=VALUE",
 		Short: "End jobs that wait or run",
 		Long: `End jobs that wait or run: they are dead with the cause "cancelled", or, with --delete, removed.
 The worker of a running job gets an event, at once on this host, and within two seconds on
 another one. Its late result changes nothing. ` + "`qsidecar retry`" + ` makes a cancelled job ready again.
 
-With --state, --text or --header it searches the queue for ready, blocked, scheduled and
+With --state, --error, --text or --header it searches the queue for ready, blocked, scheduled and
 claimed jobs, counts them, and cancels them in batches. A search and --delete ask for
 confirmation on a terminal; elsewhere they need --yes. --json prints one reply for each batch.
 
@@ -38,7 +38,7 @@ confirmation on a terminal; elsewhere they need --yes. --json prints one reply f
 			searches := state != "" || found.given()
 			switch ways(req.IDs != nil, cmd.Flags().Changed("key"), searches) {
 			case 0:
-				return usagef("cancel which jobs? Name their ids, or give --key, or search with --state, --text and --header")
+				return usagef("cancel which jobs? Name their ids, or give --key, or search with --state, --error, --text and --header")
 			case 1:
 			default:
 				return usagef("ids, --key and a search exclude each other: give one of them")

@@ -20,22 +20,22 @@ func (a *app) retryCommand() *cobra.Command {
 	var all bool
 	found := search{states: []protocol.State{protocol.StateDead}}
 	cmd := &cobra.Command{
-		Use:   "retry QUEUE ID… | --all | --text TEXT | --header NAME=VALUE",
+		Use:   "retry QUEUE ID… | --all | --error TEXT | --text TEXT | --header NAME=VALUE",
 		Short: "Make dead jobs ready again",
 		Long: `Make dead jobs ready again, behind the waiting ones, with no attempts counted.
-With --all it shows on a terminal how many are left. With --text or --header it searches
-the dead jobs of the queue and retries those that it finds, in batches; see them before
-with ` + "`qsidecar dead QUEUE --text TEXT`" + `. --json then prints one reply for each batch.
+With --all it shows on a terminal how many are left. With --error, --text or --header it
+searches the dead jobs of the queue and retries those that it finds, in batches; see them
+before with ` + "`qsidecar dead QUEUE --error TEXT`" + `. --json then prints one reply for each batch.
 If another job has the key of one of them by now, that one stays dead, and is named.
 
 ` + exitCodes,
-		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all\n  qsidecar retry mail --text 'connection refused'",
+		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all\n  qsidecar retry mail --error 'connection refused'",
 		Args:    argCount(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids := args[1:]
 			switch n := ways(len(ids) > 0, all, found.given()); {
 			case n == 0:
-				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or search with --text and --header, or give --all", args[0])
+				return usagef("retry which jobs? Name their ids (see `qsidecar dead %s`), or search with --error, --text and --header, or give --all", args[0])
 			case n > 1 && !found.given():
 				return usagef("--all means every dead job: leave the ids out, or --all")
 			case n > 1:
@@ -90,14 +90,14 @@ func (a *app) deleteCommand() *cobra.Command {
 	var yes bool
 	var found search
 	cmd := &cobra.Command{
-		Use:   "delete QUEUE ID… | --state STATE | --text TEXT | --header NAME=VALUE",
+		Use:   "delete QUEUE ID… | --state STATE | --error TEXT | --text TEXT | --header NAME=VALUE",
 		Short: "Remove jobs that are not claimed",
-		Long: `Remove jobs, in any state but claimed. With --text or --header it searches the queue, in the
+		Long: `Remove jobs, in any state but claimed. With --error, --text or --header it searches the queue, in the
 state if one is given, counts the jobs and deletes them in batches. ` + "`qsidecar purge`" + ` deletes
 every job of a state.
 
 ` + confirmHelp + "\n\n" + exitCodes,
-		Example: "  qsidecar delete mail 17 18 --yes\n  qsidecar delete mail --state dead --text 'no such mailbox'",
+		Example: "  qsidecar delete mail 17 18 --yes\n  qsidecar delete mail --state dead --error 'no such mailbox'",
 		Args:    argCount(1, 1+protocol.MaxList, "a queue and the ids of jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpDelete, Queue: args[0], IDs: orNil(args[1:])}
@@ -106,7 +106,7 @@ every job of a state.
 			case req.IDs != nil && (found.given() || state != ""):
 				return usagef("ids and a search exclude each other: give one of them")
 			case req.IDs == nil && !found.given():
-				return usagef("delete which jobs? Name their ids, or search with --text and --header; `qsidecar purge %s` deletes every job of a state", args[0])
+				return usagef("delete which jobs? Name their ids, or search with --error, --text and --header; `qsidecar purge %s` deletes every job of a state", args[0])
 			case req.IDs != nil:
 				if err := allow(cmd.Context(), fmt.Sprintf("delete %s of %s", textfmt.Plural(int64(len(req.IDs)), "job"), args[0])); err != nil {
 					return err

@@ -55,7 +55,7 @@ func TestJobsOfOtherStates(t *testing.T) {
 		{[]string{"cancel", "q", "--key", "k"}, 1, "", "qsidecar: nothing was cancelled: no job of q has the key k\n"},
 		{[]string{"cancel", "q", "99", "--json"}, 1, `{"count":0,"unchanged":[{"id":"99","state":"deleted"}]}` + "\n",
 			`{"ok":false,"error":{"code":"failed","message":"nothing was cancelled: job 99 is not in the queue q: done and not kept, removed, or never stored"}}` + "\n"},
-		{[]string{"cancel", "q"}, 2, "", "qsidecar: cancel which jobs? Name their ids, or give --key, or search with --state, --text and --header\n"},
+		{[]string{"cancel", "q"}, 2, "", "qsidecar: cancel which jobs? Name their ids, or give --key, or search with --state, --error, --text and --header\n"},
 	} {
 		if r := h.run(c.args...); r.code != c.code || r.out != c.out || r.err != c.err {
 			t.Errorf("%v: exit code %d\n%s%s\nwant %d\n%s%s", c.args, r.code, r.out, r.err, c.code, c.out, c.err)
@@ -178,7 +178,10 @@ func TestRetryAndDeleteFoundJobs(t *testing.T) {
 	if out := h.must(0, "dead", "q", "--text", "nothing like it"); out != "no such dead jobs\n" {
 		t.Errorf("a search without a result: %s", out)
 	}
-	if out := h.must(0, "retry", "q", "--text", "refused"); out != "retried 2 jobs\n" {
+	if out := h.must(0, "dead", "q", "--error", "for"); out != "no such dead jobs\n" { // it is in payloads
+		t.Errorf("dead --error: %s", out)
+	}
+	if out := h.must(0, "retry", "q", "--error", "refused"); out != "retried 2 jobs\n" {
 		t.Errorf("retry --text: %s", out)
 	}
 	if r := h.run("retry", "q", "--text", "refused"); r.code != 1 || !strings.Contains(r.err, "no such jobs that are dead") {

@@ -17,8 +17,9 @@ import (
 )
 
 func (a *app) peekCommand() *cobra.Command {
-	var state, after, afterQueue, key, text string
-	var ids, headers []string
+	var state, after, afterQueue, key string
+	var ids []string
+	var found search
 	var most int
 	cmd := &cobra.Command{
 		Use:   "peek [QUEUE]",
@@ -27,7 +28,7 @@ func (a *app) peekCommand() *cobra.Command {
 of claims, scheduled ones by due time, others the longest in their state first. --json
 shows everything, also each failed attempt and the whole payload.
 
---key alone finds the job that has the key, in any state. --text, --header, and --key with
+--key alone finds the job that has the key, in any state. --text, --error, --header, and --key with
 --state search the jobs of a state, of one queue or of all: at most 10,000 of them, or 64 MiB
 of payloads. If there are more, stderr has the options with which the search continues.
 
@@ -47,16 +48,16 @@ of payloads. If there are more, stderr has the options with which the search con
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
-			var err error
-			if req.Headers, err = parseHeaders(headers); err != nil {
+			if err := found.fill(req); err != nil {
 				return err
 			}
-			req.Key, req.Text = key, text
-			if (key != "" || text != "" || headers != nil) && ids != nil {
-				return usagef("--ids shows jobs in any state: leave --key, --text and --header out")
+			req.Key = key
+			if (key != "" || found.given()) && ids != nil {
+				return usagef("--ids shows jobs in any state: leave --key, --text, --error and --header out")
 			}
-			byKey := key != "" && text == "" && headers == nil && after == "" && !cmd.Flags().Changed("state")
+			byKey := key != "" && !found.given() && after == "" && !cmd.Flags().Changed("state")
 			if ids == nil && !byKey {
+				var err error
 				if req.State, err = parseState(state); err != nil {
 					return err
 				}
@@ -71,8 +72,7 @@ of payloads. If there are more, stderr has the options with which the search con
 	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE, or --after-queue")
 	cmd.Flags().StringVar(&afterQueue, "after-queue", "", "go on in this `QUEUE` with a search of all queues")
 	cmd.Flags().StringVar(&key, "key", "", "the job that has this key")
-	cmd.Flags().StringVar(&text, "text", "", "jobs whose key, payload, header values or errors contain this text")
-	cmd.Flags().StringArrayVar(&headers, "header", nil, "jobs with this header: `name=value`; repeatable")
+	found.flags(cmd)
 	return a.jsonFlag(cmd)
 }
 
@@ -91,18 +91,16 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 ` + exitCodes,
 		Example: `  qsidecar dead
   qsidecar dead mail --max 100
-  qsidecar dead mail --text 'connection refused'`,
+  qsidecar dead mail --error 'connection refused'`,
 		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after, Newest: true}
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
-			var err error
-			if req.Headers, err = parseHeaders(found.headers); err != nil {
+			if err := found.fill(req); err != nil {
 				return err
 			}
-			req.Text = found.text
 			return a.peek(cmd, req, nil, func(jobs []protocol.JobView) error {
 				if len(jobs) == 0 && found.given() {
 					return a.printf("no such dead jobs")

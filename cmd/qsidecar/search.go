@@ -19,18 +19,27 @@ const searchBatch = 500
 // search selects the jobs of a queue that a command changes.
 type search struct {
 	text    string
+	error   string
 	headers []string
 	states  []protocol.State // the states that it reads, in this order
 }
 
 // flags adds the options that select jobs by their contents.
 func (s *search) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.text, "text", "", "jobs whose key, payload, header values or errors contain this text")
+	cmd.Flags().StringVar(&s.text, "text", "", "jobs whose key, payload, header values or errors contain this text, in this case")
+	cmd.Flags().StringVar(&s.error, "error", "", "jobs of which an attempt failed with an error that contains this `text`, in this case")
 	cmd.Flags().StringArrayVar(&s.headers, "header", nil, "jobs with this header: `name=value`; repeatable")
 }
 
+// fill adds the search to a request.
+func (s *search) fill(req *protocol.Request) (err error) {
+	req.Text, req.Error = s.text, s.error
+	req.Headers, err = parseHeaders(s.headers)
+	return err
+}
+
 // given reports whether one of the options is.
-func (s *search) given() bool { return s.text != "" || s.headers != nil }
+func (s *search) given() bool { return s.text != "" || s.error != "" || s.headers != nil }
 
 // ways returns how many of the ways to name jobs are used.
 func ways(used ...bool) (n int) {
@@ -52,9 +61,8 @@ var operations = map[protocol.Op]struct{ verb, doing, done, of string }{
 // operateFound sends an operator's request about the jobs that a search finds, in batches. allow is called with the plan
 // first; its error ends the command.
 func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request, allow func(ctx context.Context, what string) error) error {
-	find := &protocol.Request{Op: protocol.OpPeek, Queue: req.Queue, Text: s.text, Max: protocol.Some(int64(protocol.MaxList))}
-	var err error
-	if find.Headers, err = parseHeaders(s.headers); err != nil {
+	find := &protocol.Request{Op: protocol.OpPeek, Queue: req.Queue, Max: protocol.Some(int64(protocol.MaxList))}
+	if err := s.fill(find); err != nil {
 		return err
 	}
 	text := operations[req.Op]
@@ -99,7 +107,7 @@ func (a *app) operateFound(cmd *cobra.Command, s *search, req *protocol.Request,
 
 // find lists the ids of the jobs in the states that a peek selects.
 func (a *app) find(ctx context.Context, c *qsidecar.Client, req *protocol.Request, states []protocol.State) (ids []string, err error) {
-	searches := req.Text != "" || req.Headers != nil
+	searches := req.Text != "" || req.Error != "" || req.Headers != nil
 	found := map[string]bool{} // a job can change its state during the search
 	for _, req.State = range states {
 		for req.After = ""; ; {

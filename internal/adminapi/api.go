@@ -68,7 +68,7 @@ func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) {
 var queryFields = map[protocol.Op][]string{
 	protocol.OpStats:     {"queue"},
 	protocol.OpHistory:   {"queue"},
-	protocol.OpPeek:      {"queue", "state", "max", "ids", "after", "after_queue", "key", "text", "newest"},
+	protocol.OpPeek:      {"queue", "state", "max", "ids", "after", "after_queue", "key", "text", "error", "newest"},
 	protocol.OpSchedules: {"queue", "max", "after"},
 	protocol.OpBatches:   {"queue", "max", "after", "batch", "all"},
 }
@@ -101,6 +101,8 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.Key = value
 		case "text":
 			req.Text = value
+		case "error":
+			req.Error = value
 		case "batch":
 			req.Batch = value
 		case "all", "newest":

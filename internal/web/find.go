@@ -9,12 +9,12 @@ import (
 
 // found is a search in a queue and what it read.
 type found struct {
-	By, For string // one of criteria, and the id, key, header or text
+	By, For string // one of criteria, and the id, key, header, text or error
 	Scanned int64  // jobs that were read and compared; 0: the job was looked up
 }
 
 // criteria are the ways to search a queue.
-var criteria = []string{"text", "key", "header", "id"}
+var criteria = []string{"text", "error", "key", "header", "id"}
 
 // find finds jobs of a queue. One job that has the id or the key is shown on its own page.
 func (p *Page) find(r *http.Request, d *queueData, after string) (job *protocol.JobView, err error) {
@@ -51,6 +51,8 @@ func (p *Page) searchState(r *http.Request, d *queueData, after string) error {
 			return protocol.Errorf(protocol.CodeBadRequest, "search for a header as name=value, such as lang=en")
 		}
 		req.Headers = map[string]string{name: value}
+	case "error":
+		req.Error = d.Find.For
 	default:
 		req.Text = d.Find.For
 	}

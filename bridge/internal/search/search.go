@@ -5,6 +5,7 @@ package search
 import (
 	"bytes"
 	"context"
+	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -29,11 +30,14 @@ const (
 type Query struct {
 	Key     string
 	Text    string            // a part of the key, the payload, the value of a header or the message of a failure
+	Error   string            // a part of the message of a failure
 	Headers map[string]string // the job has all of these
 }
 
 // Any reports whether the query matches all jobs.
-func (q *Query) Any() bool { return q.Key == "" && q.Text == "" && len(q.Headers) == 0 }
+func (q *Query) Any() bool {
+	return q.Key == "" && q.Text == "" && q.Error == "" && len(q.Headers) == 0
+}
 
 // matches reports whether the query describes the job. It compares bytes.
 func (q *Query) matches(v *backends.View) bool {
@@ -45,6 +49,9 @@ func (q *Query) matches(v *backends.View) bool {
 			return false
 		}
 	}
+	if q.Error != "" && !hasFailure(v, q.Error) {
+		return false
+	}
 	if q.Text == "" || strings.Contains(v.Key, q.Text) || bytes.Contains(v.Payload, []byte(q.Text)) {
 		return true
 	}
@@ -53,8 +60,13 @@ func (q *Query) matches(v *backends.View) bool {
 			return true
 		}
 	}
+	return hasFailure(v, q.Text)
+}
+
+// hasFailure reports whether the message of a failure contains a text, as it is or as lists of jobs show it: quoted, if it has line breaks for example.
+func hasFailure(v *backends.View, text string) bool {
 	for i := range v.Failures {
-		if strings.Contains(v.Failures[i].Message, q.Text) {
+		if message := v.Failures[i].Message; strings.Contains(message, text) || strings.Contains(text, `\`) && strings.Contains(strconv.Quote(message), text) {
 			return true
 		}
 	}

@@ -24,7 +24,7 @@ func (s *Session) peek(req *protocol.Request) finisher {
 	}
 	p := wirejob.Peek(req, int64(s.limits.MaxReply)/4) // base64, headers and failures must also fit
 	after := req.AfterQueue
-	q := search.Query{Text: req.Text, Headers: maps.Clone(req.Headers)}
+	q := search.Query{Text: req.Text, Error: req.Error, Headers: maps.Clone(req.Headers)}
 	if req.State != "" { // without a state the key is looked up
 		q.Key, p.Key = p.Key, ""
 	}

@@ -18,7 +18,7 @@ const CLOSE_TIME = 10_000
 
 const CLIENT_OPTIONS = ['socket', 'worker', 'requestTimeoutMs', 'onLost', 'onDraining', 'logger']
 const CLAIM_OPTIONS = ['max', 'waitMs', 'leaseMs', 'order', 'weights', 'signal', 'requestTimeoutMs']
-const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'headers']
+const PEEK_OPTIONS = ['queue', 'ids', 'state', 'max', 'after', 'newest', 'key', 'text', 'error', 'headers']
 const SCHEDULE_OPTIONS = [
   'queue', 'cron', 'everyMs', 'tz', 'payload', 'splayMs', 'priority', 'headers', 'missed', 'overlap', 'source', 'version',
 ]
