@@ -1,4 +1,4 @@
--- parameters: @retry_queue varchar(128), @retry_at datetime2(6), @retry_id bigint, @retry_limit bigint, @retry_whole bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- parameters: @retry_queue varchar(128), @retry_at datetime2(6), @retry_id bigint, @retry_limit bigint, @mark_handle bigint, @mark_lane int, @mark_number bigint
 -- result sets: 2
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -50,8 +50,7 @@ FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + 1;
-SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHERE x.taken = 1) ELSE 0 END AS taken,
-  (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,
+SELECT (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,
   (SELECT TOP (1) x.finished_at FROM @retry AS x ORDER BY x.n DESC) AS finished_at,
   (SELECT TOP (1) x.id FROM @retry AS x ORDER BY x.n DESC) AS id;
 IF @wrote > 0
