@@ -172,7 +172,7 @@ func TestNodeWorker(t *testing.T) {
 func TestNodeMemory(t *testing.T) {
 	t.Parallel()
 	total := kit.Size(100_000)
-	for _, ack := range []string{"behind", "sync"} {
+	for _, ack := range waysToAck() {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
 			checkMemory(t, total, "bytes", 2<<20, exec.CommandContext(t.Context(), "node", "--expose-gc", kit.Path("e2e/clients/testdata/memory.mjs"), strconv.Itoa(total), ack))

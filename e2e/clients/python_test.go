@@ -36,13 +36,19 @@ var kitTurns = make(chan struct{}, 2)
 // patience is how long the client can take for each reaction.
 func runKit(t *testing.T, codec string, patience time.Duration, adapter ...string) (report string, ok bool) {
 	t.Helper()
+	return runKitOnly(t, nil, codec, patience, adapter...)
+}
+
+// runKitOnly runs some scenarios of the kit, or all if only is nil.
+func runKitOnly(t *testing.T, only []string, codec string, patience time.Duration, adapter ...string) (report string, ok bool) {
+	t.Helper()
 	kitTurns <- struct{}{}
 	defer func() { <-kitTurns }()
 	program, err := kitProgram()
 	if err != nil {
 		t.Fatalf("building the kit: %v\n%s", err, program)
 	}
-	args := append([]string{"-codec", codec, "-patience", patience.String(), "-transcripts", kit.Path("protocol/testdata/transcripts"), "--"}, adapter...)
+	args := append([]string{"-only", strings.Join(only, ","), "-codec", codec, "-patience", patience.String(), "-transcripts", kit.Path("protocol/testdata/transcripts"), "--"}, adapter...)
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	out, err := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); err != nil && code != 1 {

@@ -89,7 +89,7 @@ func TestPythonMemory(t *testing.T) {
 	total := kit.Size(100_000)
 	python := clientlib.PythonEnv(t, clientlib.PythonPackage)
 	for _, kind := range []string{"threads", "async"} {
-		for _, ack := range []string{"behind", "sync"} {
+		for _, ack := range waysToAck() {
 			t.Run(kind+" "+ack, func(t *testing.T) {
 				t.Parallel()
 				cmd := exec.CommandContext(t.Context(), python, kit.Path("e2e/clients/testdata/memory.py"), strconv.Itoa(total), ack, kind)

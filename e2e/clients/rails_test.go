@@ -57,8 +57,10 @@ func TestRails(t *testing.T) {
 			railsMisspelt(worker("qsidecar-work --rails --drain -q default -q mial"))
 			railsMinimal(t, sc, suite)
 			total := kit.Size(100_000)
-			checkMemory(t, total, "bytes", 2<<20, app.Command(nil, "ruby", "bin/rails", "runner", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), "behind"))
-			railsOutlives(app, procfile+" -c 8 -q quick")
+			if version == "7.2." || kit.Soak { // the adapter is the same
+				checkMemory(t, total, "bytes", 2<<20, app.Command(nil, "ruby", "bin/rails", "runner", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), "behind"))
+			}
+			railsOutlives(app, procfile+" -c 8 -q quick", version == "7.2.")
 			w := worker("ruby test/jobs_test.rb")
 			w.Start()
 			w.WaitExit()
@@ -195,6 +197,9 @@ func railsMisspelt(w *clientlib.Worker) {
 func railsMinimal(t *testing.T, sc *kit.Sidecar, suite string) {
 	t.Helper()
 	for name, commented := range map[string]string{"commented": "# require \"active_job/railtie\"\n", "missing": ""} {
+		if (name == "missing") != (suite == "trixie") && !kit.Soak {
+			continue // the other release has it
+		}
 		app := clientlib.NewRailsApp(t, suite, filepath.Join(t.TempDir(), name))
 		text := strings.NewReplacer("require \"active_job/railtie\"\n", commented, "require \"action_mailer/railtie\"\n", "").Replace(app.Read("config/application.rb"))
 		text = regexp.MustCompile(`(?m)^.*config\.action_mailer.*\n`).ReplaceAllString(text, "")
@@ -210,12 +215,15 @@ func railsMinimal(t *testing.T, sc *kit.Sidecar, suite string) {
 	}
 }
 
-// railsOutlives changes the sidecars under workers of Active Job: see checkChange.
-func railsOutlives(app *clientlib.RailsApp, command string) {
+// railsOutlives changes the sidecars under workers of Active Job: see checkChange. Unless this is a soak, each release has one of the changes.
+func railsOutlives(app *clientlib.RailsApp, command string, newest bool) {
 	app.T.Helper()
 	const code = `puts JSON.generate(NoteJob.new("NUMBER").serialize.merge("queue_name" => "quick", "job_id" => "job NUMBER"))`
 	serialized := app.Run(nil, "ruby", "bin/rails", "runner", code)
-	for _, how := range changes {
+	for _, how := range changes() {
+		if !kit.Soak && (how.name == inTurn.name) != newest {
+			continue // the other release has it, and the Ruby worker of TestWorkersOutliveSidecars has both
+		}
 		app.T.Run(how.name, func(t *testing.T) {
 			t.Parallel()
 			w := clientlib.NewWorker(t, restartSite(t).Start("a"), app.Env, "env", "sh", "-c", "exec "+command)

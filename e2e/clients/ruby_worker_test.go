@@ -67,7 +67,7 @@ func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 func TestRubyMemory(t *testing.T) {
 	t.Parallel()
 	total := kit.Size(100_000)
-	for _, ack := range []string{"behind", "sync"} {
+	for _, ack := range waysToAck() {
 		t.Run(ack, func(t *testing.T) {
 			t.Parallel()
 			cmd := exec.CommandContext(t.Context(), "ruby", kit.Path("e2e/clients/testdata/memory.rb"), strconv.Itoa(total), ack)

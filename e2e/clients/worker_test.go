@@ -146,24 +146,38 @@ type change struct {
 	twice int
 }
 
-var changes = []change{
-	{"killed", func(w *clientlib.Worker, _ int) { killSidecar(w.Sidecar) }, 0},
-	{"upgraded", func(w *clientlib.Worker, _ int) { upgradeSidecar(w.Sidecar) }, 0},
-	{"changed while the worker is dead", func(w *clientlib.Worker, number int) {
+var (
+	killed   = change{"killed", func(w *clientlib.Worker, _ int) { killSidecar(w.Sidecar) }, 0}
+	upgraded = change{"upgraded", func(w *clientlib.Worker, _ int) { upgradeSidecar(w.Sidecar) }, 0}
+	inTurn   = change{"killed and upgraded in turn", func(w *clientlib.Worker, number int) { killOrUpgrade(w.Sidecar, number) }, 0}
+	beneath  = change{"changed while the worker is dead", func(w *clientlib.Worker, number int) {
 		w.Kill()
-		if number%2 == 0 {
-			upgradeSidecar(w.Sidecar)
-		} else {
-			killSidecar(w.Sidecar)
-		}
+		killOrUpgrade(w.Sidecar, number)
 		w.Start() // after the sidecar: "qsidecar work" ends if there is none
-	}, unsettled},
+	}, unsettled}
+)
+
+// changes returns the changes of this run. Only a soak has a run of kills and one of upgrades.
+func changes() []change {
+	if kit.Soak {
+		return []change{killed, upgraded, beneath}
+	}
+	return []change{inTurn, beneath}
+}
+
+// killOrUpgrade upgrades a sidecar, and the next time kills it.
+func killOrUpgrade(sc *kit.Sidecar, number int) {
+	if number%2 == 0 {
+		upgradeSidecar(sc)
+	} else {
+		killSidecar(sc)
+	}
 }
 
 // TestWorkersOutliveSidecars: see checkChange.
 func TestWorkersOutliveSidecars(t *testing.T) {
 	for name, start := range clientlib.Workers {
-		for _, how := range changes {
+		for _, how := range changes() {
 			t.Run(name+" "+how.name, func(t *testing.T) {
 				t.Parallel()
 				checkChange(start(t, restartSite(t).Start("a")), kit.Size(10_000), how, strconv.Itoa)
@@ -233,6 +247,14 @@ func putNumbers(sc *kit.Sidecar, from, to int, payload func(number int) string) 
 		}
 		c.Must(kit.Msg{"op": "enqueue", "jobs": jobs})
 	}
+}
+
+// waysToAck returns the ways to ack with which the tests of memory run. An ack that the job waits for leaves less behind, so only a soak has it.
+func waysToAck() []string {
+	if kit.Soak {
+		return []string{"behind", "sync"}
+	}
+	return []string{"behind"}
 }
 
 // checkMemory runs a program that works so many jobs and prints the size of its objects, in a unit, after a tenth of them and after
