@@ -296,6 +296,8 @@ type TableInfo struct {
 	Indexes      []Index    // those that can serve a claim: valid, and with columns only
 	Triggers     []string   // the names of those that an INSERT, UPDATE or DELETE fires
 	Denied       []string   // those of SELECT, INSERT, UPDATE and DELETE that the login has no right to
+	Grantee      string     // the login as a GRANT names it; empty: the engine has no rights
+	Lacks        string     // a right that the login needs to use the table at all, as a GRANT names it: USAGE ON SCHEMA s; empty: none is missing
 	Unsafe       string     // why its rows can't be changed in a transaction; empty: they can
 	Tables       []string   // if the table doesn't exist: the tables that this login can find, at most 1,000, without those of the system
 	Channels     []string   // channels on which its triggers notify of rows, if they name them
@@ -303,6 +305,14 @@ type TableInfo struct {
 	Constraints  []Constraint
 	FoldsCase    bool     // a column's name can be written in upper or lower case
 	Remarks      Findings // other findings about the table
+}
+
+// Grant returns the statement that grants the login a right. right contains its object: SELECT ON t.
+func (t *TableInfo) Grant(right string) string {
+	if t.Grantee == "" {
+		return "GRANT " + right
+	}
+	return "GRANT " + right + " TO " + t.Grantee
 }
 
 // Constraint is a rule about the rows of a table that the server enforces. Its texts are SQL, but for its name.

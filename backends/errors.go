@@ -145,7 +145,7 @@ func IsRefused(err error) bool {
 // application.
 func LackingRight(ours bool) string {
 	if ours {
-		return "a right on qsidecar's tables (`qsidecar migrate --print` ends with what it needs)"
+		return "a right on qsidecar's tables (`qsidecar migrate --print --role ROLE` ends with what it needs; `qsidecar check` lists what is missing)"
 	}
 	return "a right on a table of the application, or on what its triggers and defaults use (the owner of that can GRANT it)"
 }

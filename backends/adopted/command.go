@@ -21,7 +21,15 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if !s.Adopted(c.Queue) || c.Kind == backends.Pause || c.Kind == backends.Resume {
 		return s.Engine.Command(ctx, c)
 	}
-	defer func() { err = s.named(c.Queue, err) }()
+	defer func() {
+		if isOfTable(err) && backends.LacksRight(err) { // it was revoked since the table was described
+			s.describeOld(ctx, c.Queue)
+			if why := s.queues()[c.Queue].CheckChange(&c); why != nil {
+				err = why
+			}
+		}
+		err = s.named(c.Queue, err)
+	}()
 	q := s.queues()[c.Queue]
 	if q == nil {
 		return 0, false, s.obstruction(c.Queue, backends.DoingClaim)
@@ -39,7 +47,10 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return int64(len(changed)), len(changed) > 0, s.reportUnchanged(ctx, &c, changed)
 	}
 	if err := q.CheckChange(&c); err != nil {
-		return 0, false, err
+		s.describeOld(ctx, c.Queue) // the right is possibly granted now
+		if q = s.queues()[c.Queue]; q.CheckChange(&c) != nil {
+			return 0, false, err
+		}
 	}
 	run := s.command(q, c)
 	var ended []backends.Token

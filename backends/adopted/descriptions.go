@@ -71,7 +71,7 @@ func (s *Store) Recheck(ctx context.Context) {
 	}
 	var all sync.WaitGroup
 	for _, q := range s.sortedQueues() {
-		if !q.TakesJobs() {
+		if !q.TakesJobs() || !q.Deletes() {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
 				defer cancel()

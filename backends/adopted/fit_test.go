@@ -221,9 +221,9 @@ func TestRights(t *testing.T) {
 	}
 	m := on("s", "waiting", "taken")
 	for _, step := range []struct{ grant, want string }{
-		{"SELECT 1", `queues.q.table: this login lacks SELECT, UPDATE, DELETE on it: GRANT SELECT, UPDATE, DELETE ON "public"."jobs"`},
+		{"SELECT 1", `queues.q.table: this login lacks SELECT, UPDATE, DELETE on it: GRANT SELECT, UPDATE, DELETE ON "public"."jobs" TO "clerk_`},
 		{"GRANT SELECT, DELETE ON jobs TO %q", "queues.q.table: this login lacks UPDATE on it"},
-		{"GRANT UPDATE (v) ON jobs TO %q", `queues.q.table: this login lacks UPDATE on its column s: GRANT UPDATE ("s") ON "public"."jobs"`},
+		{"GRANT UPDATE (v) ON jobs TO %q", `queues.q.table: this login lacks UPDATE on its column s: GRANT UPDATE ("s") ON "public"."jobs" TO "clerk_`},
 		{"GRANT UPDATE (s) ON jobs TO %q", ""},
 	} {
 		if step.grant != "SELECT 1" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/mysql"
 	mydiagnose "github.com/qsidecar/qsidecar/backends/mysql/diagnose"
@@ -211,5 +212,85 @@ func TestGrantedSequence(t *testing.T) {
 	c.revoke("USAGE ON SEQUENCE a_id_seq")
 	if err := c.enqueue("a"); !backends.Retryable(err) || !strings.Contains(err.Error(), "lacks USAGE ON SEQUENCE") {
 		t.Errorf("after the right was revoked: %v", err)
+	}
+}
+
+// TestGrantedDelete shows that the commands that delete rows are unsupported without the right, with the GRANT for it, that a row stays as
+// it is, and that they work after the GRANT.
+func TestGrantedDelete(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		ddl, tables := twoTables(on.name)
+		delete(tables, "b")
+		m := tables["a"]
+		m.OnAck, m.States[backends.StateDone] = mapping.Update, mapping.Value{Text: "done"}
+		tables["a"] = m
+		k := on.newKit(t, ddl, nil)
+		c := k.clerk(on)
+		c.grant("SELECT, UPDATE ON a")
+		c.adopt(tables)
+		next := "1"
+		remove := func() error {
+			_, _, err := c.Command(t.Context(), backends.Command{Kind: backends.Delete, Queue: "a", IDs: []string{next}})
+			return err
+		}
+		purge := func() error {
+			_, _, err := c.Command(t.Context(), backends.Command{Kind: backends.Purge, Queue: "a", State: backends.StateReady})
+			return err
+		}
+		refused := func() {
+			t.Helper()
+			for what, run := range map[string]func() error{"delete": remove, "purge": purge} {
+				c.wantUnsupported(what, run(), "lacks DELETE on", "GRANT DELETE ON", " TO "+c.login)
+			}
+		}
+		refused()
+		k.wantRows("SELECT concat_ws('', count(*)) FROM a", "6")
+		c.grant("DELETE ON a")
+		c.pass(5 * time.Second)
+		if err := remove(); err != nil {
+			t.Error(err)
+		}
+		next = "2"
+		c.revoke("DELETE ON a")
+		c.pass(5 * time.Second)
+		refused()
+		c.grant("DELETE ON a")
+		c.Recheck(t.Context())
+		if err := purge(); err != nil {
+			t.Error(err)
+		}
+		k.wantRows("SELECT concat_ws('', count(*)) FROM a", "0")
+	})
+}
+
+// TestSchemaWithoutUsage shows that a table in a schema that the login can't use is a misfit with the GRANT for the schema, and that adopt
+// says the same.
+func TestSchemaWithoutUsage(t *testing.T) {
+	t.Parallel()
+	ddl, tables := twoTables("PostgreSQL")
+	k := newKit(t, "CREATE SCHEMA shop; SET search_path = shop;"+ddl+"SET search_path = public", nil)
+	k.Cleanup(func() {
+		if _, err := k.c.Exec(context.Background(), "DROP SCHEMA shop CASCADE"); err != nil {
+			t.Error(err)
+		}
+	})
+	c := k.clerk(products[0])
+	c.grant("SELECT, UPDATE, DELETE ON shop.a")
+	m := tables["a"]
+	m.Schema = "shop"
+	want := "this login lacks USAGE ON SCHEMA shop"
+	grant := "GRANT USAGE ON SCHEMA shop TO " + c.login
+	engine := c.open()
+	closed(t, engine)
+	_, wrong, err := adopted.Check(t.Context(), engine, map[string]mapping.Table{"a": m})
+	if text := fmt.Sprint(wrong); err != nil || !strings.Contains(text, want) || !strings.Contains(text, grant) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if _, err := guess.Table(t.Context(), engine, "shop", "a"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), grant) {
+		t.Errorf("a proposal: %v", err)
+	}
+	c.grant("USAGE ON SCHEMA shop")
+	if _, wrong, err := adopted.Check(t.Context(), engine, map[string]mapping.Table{"a": m}); err != nil || len(wrong) > 0 {
+		t.Errorf("%v, %v", wrong, err)
 	}
 }

@@ -48,7 +48,7 @@ func TestRightsOnMySQL(t *testing.T) {
 		for _, step := range []struct{ grant, want string }{
 			{"", "queues.q.table: there is no table jobs"},
 			{"GRANT SELECT (id, v), DELETE ON jobs TO " + clerk, "queues.q.columns.state: the table has no column s: did you mean v? It has id, v"},
-			{"GRANT SELECT ON jobs TO " + clerk, "queues.q.table: this login lacks UPDATE on it: GRANT UPDATE ON `" + db + "`.`jobs`"},
+			{"GRANT SELECT ON jobs TO " + clerk, "queues.q.table: this login lacks UPDATE on it: GRANT UPDATE ON `" + db + "`.`jobs` TO '" + clerk + "'@'%'"},
 			{"GRANT UPDATE (v) ON jobs TO " + clerk, "queues.q.table: this login lacks UPDATE on its column s: GRANT UPDATE (`s`) ON "},
 			{"GRANT UPDATE ON jobs TO " + role, "queues.q.table: this login lacks UPDATE on its column s: "}, // the role is not active
 			{"SET DEFAULT ROLE " + role + " %s " + clerk, ""},

@@ -43,7 +43,7 @@ func TestDescribe(t *testing.T) {
 		}
 		none := []string{}
 		want := backends.TableInfo{
-			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r", "tells"}, Channels: []string{"it's", "B c", "x"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
+			Schema: "it's", Name: "T", Kind: "table", Denied: none, Grantee: `"postgres"`, Triggers: []string{"r", "tells"}, Channels: []string{"it's", "B c", "x"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
 			Constraints: []backends.Constraint{
 				{Kind: backends.CheckConstraint, Name: "T_l_check", Text: "(l = ANY (ARRAY[1, 2]))", Columns: none, Others: none},
 				{Kind: backends.UniqueKey, Name: "T_c_key", Columns: []string{"c"}, Others: none},

@@ -47,3 +47,21 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		}
 	})
 }
+
+// TestPrintedWithoutTheRole: the printed SQL creates nothing if the role doesn't exist, so that the same SQL can be run again.
+func TestPrintedWithoutTheRole(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		role := "late_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
+		sql := migrate.SQL("qsidecar", role, 0)
+		if err := testserver.RunScript(t.Context(), url, sql); err == nil || !strings.Contains(err.Error(), role) {
+			t.Fatalf("%v, want it to name the role", err)
+		}
+		must(t, url, "CREATE ROLE "+role+" LOGIN")
+		defer must(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		if err := testserver.RunScript(t.Context(), url, sql); err != nil {
+			t.Fatal(err)
+		}
+		open(t, Options{URL: as(t, url, role)})
+	})
+}

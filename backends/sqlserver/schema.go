@@ -54,7 +54,7 @@ func (s *Store) complete(ctx context.Context) (err error) {
 		if core.Known(err) || whenAgain(err) != never {
 			return err
 		}
-		return fmt.Errorf("creating the tables in %s, schema %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", s.place, s.o.Schema, err)
+		return fmt.Errorf("creating the tables in %s, schema %s (a person with more rights can run what `qsidecar migrate --print` shows, with the option --role and the user of this sidecar): %w", s.place, s.o.Schema, err)
 	}
 	t.close()
 	return nil

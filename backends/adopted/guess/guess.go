@@ -130,8 +130,11 @@ func unadoptable(d backends.Dialect, info backends.TableInfo) (why []string) {
 	if len(info.Unique) == 0 {
 		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so jobs would have no ids: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
 	}
+	if info.Lacks != "" {
+		why = append(why, fmt.Sprintf("this login lacks %s: %s", info.Lacks, info.Grant(info.Lacks)))
+	}
 	if slices.Contains(info.Denied, "SELECT") {
-		why = append(why, fmt.Sprintf("this login lacks SELECT on it: GRANT SELECT, UPDATE ON %s", table))
+		why = append(why, "this login lacks SELECT on it: "+info.Grant("SELECT, UPDATE ON "+table))
 	}
 	return why
 }

@@ -209,12 +209,15 @@ func (c *checker) sharedColumns() {
 
 // rights checks that the login can read and write what claims and settles need.
 func (c *checker) rights() {
+	if c.Info.Lacks != "" {
+		c.AddFix("table", c.Info.Grant(c.Info.Lacks), "this login lacks %s, which each statement about the table needs", c.Info.Lacks)
+	}
 	need := []string{"SELECT", "UPDATE"}
 	if c.OnAck != Update {
 		need = append(need, "DELETE")
 	}
 	if lacking := c.lacking(need); lacking != "" {
-		c.AddFix("table", fmt.Sprintf("GRANT %s ON %s", lacking, c.SQLName), "this login lacks %s on it", lacking)
+		c.AddFix("table", c.Info.Grant(lacking+" ON "+c.SQLName), "this login lacks %s on it", lacking)
 	}
 	for _, column := range c.Info.Columns {
 		if !c.Names(column.Name) {
@@ -226,7 +229,7 @@ func (c *checker) rights() {
 		}
 		for _, right := range need {
 			if slices.Contains(column.Denied, right) {
-				c.AddFix("table", fmt.Sprintf("GRANT %s (%s) ON %s", right, c.Quote(column), c.SQLName), "this login lacks %s on its column %s", right, column.Name)
+				c.AddFix("table", c.Info.Grant(fmt.Sprintf("%s (%s) ON %s", right, c.Quote(column), c.SQLName)), "this login lacks %s on its column %s", right, column.Name)
 			}
 		}
 	}

@@ -20,8 +20,10 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 	case len(archive.Columns) == 0:
 		c.Add(archiveKey, "there is no table %s to move rows to: %s", m.Archive, SimilarOr(archive, "check its spelling"))
 		return
+	case archive.Lacks != "":
+		c.AddFix(archiveKey, archive.Grant(archive.Lacks), "this login lacks %s, which each statement about the table %s needs", archive.Lacks, archive.Name)
 	case slices.Contains(archive.Denied, "INSERT"):
-		c.AddFix(archiveKey, fmt.Sprintf("GRANT INSERT ON %s", to.SQLName), "this login lacks INSERT on the table %s", archive.Name)
+		c.AddFix(archiveKey, archive.Grant("INSERT ON "+to.SQLName), "this login lacks INSERT on the table %s", archive.Name)
 	case archive.Unsafe != "":
 		c.Add(archiveKey, "the table %s can't be changed in a transaction, so a job could be lost: %s", archive.Name, archive.Unsafe)
 	}
@@ -30,7 +32,7 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 		switch {
 		case both && !column.Generated:
 			to.Common = append(to.Common, column.Name)
-			c.archiveColumn(from, column, archive.Name)
+			c.archiveColumn(from, column, &archive)
 		case len(Stamped([]backends.Column{column})) > 0:
 			to.Stamps = append(to.Stamps, column)
 		case !column.Nullable && !column.Default && !column.Generated:
@@ -48,8 +50,8 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 
 // archiveColumn checks that a column of the archive holds what the table's column holds. What
 // only some rows break is a warning.
-func (c *checker) archiveColumn(from, to backends.Column, archive string) {
-	table := c.Info.Name
+func (c *checker) archiveColumn(from, to backends.Column, info *backends.TableInfo) {
+	table, archive := c.Info.Name, info.Name
 	if from.Kind != to.Kind && to.Kind != backends.TextColumn {
 		c.Add(archiveKey, "the column %s is of the type %s in %s, but of %s in %s, which can't hold it", from.Name, DeclaredType(from), table, DeclaredType(to), archive)
 		return
@@ -60,7 +62,7 @@ func (c *checker) archiveColumn(from, to backends.Column, archive string) {
 		}
 	}
 	if slices.Contains(to.Denied, "INSERT") {
-		c.Add(archiveKey, "this login lacks INSERT on the column %s of %s", to.Name, archive)
+		c.AddFix(archiveKey, info.Grant(fmt.Sprintf("INSERT (%s) ON %s", c.Quote(to), c.Dialect.Table(info.Schema, info.Name))), "this login lacks INSERT on the column %s of %s", to.Name, archive)
 	}
 	key := "queues." + c.Mapping.Queue + "." + archiveKey
 	switch {
@@ -126,6 +128,6 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 // deleteRights checks that the login can find and delete the rows.
 func (c *checker) deleteRights(r Retention) {
 	if lacking := r.lacking([]string{"SELECT", "DELETE"}); lacking != "" {
-		c.AddFix(r.ConfigKey(), fmt.Sprintf("GRANT %s ON %s", lacking, r.SQLName), "this login lacks %s on the table %s", lacking, r.Info.Name)
+		c.AddFix(r.ConfigKey(), r.Info.Grant(lacking+" ON "+r.SQLName), "this login lacks %s on the table %s", lacking, r.Info.Name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql"
 )
 
 // describeRights makes the server explain statements, which needs the same rights as running them.
@@ -16,6 +17,11 @@ func (d *describing) describeRights(ctx context.Context, privileges map[string]s
 	if len(info.Columns) == 0 {
 		return nil
 	}
+	login, err := d.names(ctx, "SELECT CURRENT_USER()")
+	if err != nil {
+		return err
+	}
+	info.Grantee = mysql.Grantee(login[0])
 	table := d.table()
 	for _, right := range []struct {
 		name, before, after string // around a column's name

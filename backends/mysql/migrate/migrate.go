@@ -198,7 +198,7 @@ func runMissing(ctx context.Context, c Conn, place string, later []string) error
 	}
 	for _, statement := range Statements(Script(meta.Version, later...)) { // none if another sidecar was faster
 		if err := c.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print%s` shows): %w", place, from, err)
+			return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print%s` shows, with the option --role and the user of this sidecar): %w", place, from, err)
 		}
 	}
 	return nil

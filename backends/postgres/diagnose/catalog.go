@@ -98,7 +98,9 @@ ORDER BY 1`
 const rightsSQL = `
 SELECT ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT CASE p
     WHEN 'DELETE' THEN has_table_privilege(c.oid, p) ELSE has_any_column_privilege(c.oid, p) END) AS "Denied",
-  c.relpersistence = 'u' AS "Unlogged", row_security_active(c.oid) AS "Filtered"
+  c.relpersistence = 'u' AS "Unlogged", row_security_active(c.oid) AS "Filtered",
+  '"' || replace(current_user, '"', '""') || '"' AS "Grantee",
+  CASE WHEN has_schema_privilege(n.oid, 'USAGE') THEN '' ELSE format('USAGE ON SCHEMA %I', n.nspname) END AS "Lacks"
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2`
 

@@ -100,6 +100,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 	var rights []struct {
 		Denied             []string
 		Unlogged, Filtered bool
+		Grantee, Lacks     string
 	}
 	var limits []limit
 	if err := x.Query(ctx,
@@ -128,7 +129,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 		}
 	}
 	for _, r := range rights { // there is one row
-		info.Denied = r.Denied
+		info.Denied, info.Grantee, info.Lacks = r.Denied, r.Grantee, r.Lacks
 		if r.Unlogged {
 			info.Remarks.AddWarning("table", fmt.Sprintf("the table %s is UNLOGGED: its jobs are gone after a crash of the server", info.Name),
 				fmt.Sprintf("ALTER TABLE %s SET LOGGED, unless you can lose them", x.Dialect().Table(info.Schema, info.Name)))
@@ -143,7 +144,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 			l.add(&info.Columns[n])
 			if l.Lacks != "" && !slices.Contains(info.Denied, "INSERT") {
 				info.Remarks.AddWarning("table", fmt.Sprintf("this role can't insert into the table %s, so no job can be enqueued: it lacks %s, which gives the column %s its values",
-					info.Name, l.Lacks, l.Name), fmt.Sprintf("GRANT %s TO the role of the url", l.Lacks))
+					info.Name, l.Lacks, l.Name), info.Grant(l.Lacks))
 			}
 		}
 	}

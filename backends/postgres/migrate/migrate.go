@@ -110,7 +110,7 @@ func (t *Target) needsOwner(version int, err error) error {
 		from, state = fmt.Sprintf(" --from %d", version), fmt.Sprintf("are of version %d", version)
 	}
 	return fmt.Errorf("the tables in the schema %s %s, this program needs version %d, and its role may not create them: "+
-		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, t.latest(), from, t.Message(pgErr))
+		"have their owner run what `qsidecar migrate --print%s` shows, with the option --role and the role of this sidecar (%s)", t.Schema, state, t.latest(), from, t.Message(pgErr))
 }
 
 // migrator has two connections of its own, without the settings of the pool: a

@@ -82,9 +82,10 @@ func SQL(schema, role string, from int, later ...Migration) string {
 	var b strings.Builder
 	b.WriteString("-- Names mean the same whatever the path of this role is.\nSET search_path = pg_catalog, pg_temp;\n\n")
 	all := slices.Concat(migrations, later)
-	if from <= 0 {
-		from = Base + len(all)
-		b.WriteString("BEGIN;\n\n" + Fresh(from, later...) + "\nCOMMIT;\n")
+	begin := "BEGIN;\n"
+	if from <= 0 { // one transaction: without the role nothing is created, so that the same SQL can be run again
+		from, begin = Base+len(all), ""
+		b.WriteString("BEGIN;\n\n" + Fresh(from, later...))
 	}
 	for v := from; v < Base+len(all); v++ {
 		m := all[v-Base]
@@ -97,13 +98,12 @@ func SQL(schema, role string, from int, later ...Migration) string {
 	fmt.Fprintf(&b, `
 -- A role that runs a sidecar (create it first: CREATE ROLE %[1]s LOGIN). Programs
 -- that only INSERT need USAGE of the schema and of the sequence, and INSERT.
-BEGIN;
-GRANT USAGE ON SCHEMA {s} TO %[1]s;
+%[2]sGRANT USAGE ON SCHEMA {s} TO %[1]s;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO %[1]s;
 GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
 COMMIT;
-`, QuoteName(role))
+`, QuoteName(role), begin)
 	return In(schema, b.String())
 }
 

@@ -335,6 +335,9 @@ func (d *describing) right(rows *sql.Rows) error {
 // some columns lack it.
 func (d *describing) conclude() {
 	d.closeIndex()
+	if d.user != "" {
+		d.info.Grantee = d.dialect.Name(d.user)
+	}
 	if len(d.hidden) > 0 {
 		d.info.Remarks.AddWarning("rights", fmt.Sprintf("the user %s can't see what the table %s requires of its rows: %s. The checks leave that out, and no claim uses such an index", d.user, d.info.Name, strings.Join(d.hidden, ", ")),
 			fmt.Sprintf("GRANT VIEW DEFINITION ON OBJECT::%s TO %s", d.table(), d.dialect.Name(d.user)))

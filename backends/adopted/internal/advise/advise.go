@@ -90,8 +90,8 @@ func describe(found *backends.Findings, q *statement.Queue) {
 		worker, _ := q.Column(mapping.Worker)
 		found.AddInfo("table", fmt.Sprintf("only the column %s distinguishes claims of the queue %s from those of its own consumers: the workers of sidecars need names that its own consumers don't use", worker.Name, q.Queue))
 	}
-	if slices.Contains(q.Info.Denied, "DELETE") {
-		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s, so the commands delete and purge are refused", q.Queue, q.SQLName))
+	if !q.Deletes() {
+		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s, so the commands delete and purge are refused: %s", q.Queue, q.SQLName, q.Info.Grant("DELETE ON "+q.SQLName)))
 	}
 }
 

@@ -210,7 +210,7 @@ func (q *Queue) checkInsert() error {
 		return q.unsupported("", "a job cannot be enqueued: "+fmt.Sprintf(format, args...))
 	}
 	if slices.Contains(q.Info.Denied, "INSERT") {
-		return no("this login lacks INSERT on %s", q.SQLName)
+		return no("this login lacks INSERT on %s: %s", q.SQLName, q.Info.Grant("INSERT ON "+q.SQLName))
 	}
 	r := q.newRow()
 	r.fixed()
@@ -222,12 +222,12 @@ func (q *Queue) checkInsert() error {
 	for _, c := range q.Info.Columns {
 		switch {
 		case !r.has(c.Name) && c.Lacks != "":
-			return no("this login lacks %s, which gives the column %s its values: GRANT it", c.Lacks, c.Name)
+			return no("this login lacks %s, which gives the column %s its values: %s", c.Lacks, c.Name, q.Info.Grant(c.Lacks))
 		case !r.has(c.Name):
 		case c.Generated:
 			return no("the column %s is generated, so nothing can be stored in it", c.Name)
 		case slices.Contains(c.Denied, "INSERT"):
-			return no("this login lacks INSERT on the column %s", c.Name)
+			return no("this login lacks INSERT on the column %s: %s", c.Name, q.Info.Grant(fmt.Sprintf("INSERT (%s) ON %s", q.Quote(c), q.SQLName)))
 		}
 	}
 	if err := r.missing(); err != nil {

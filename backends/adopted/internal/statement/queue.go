@@ -2,6 +2,7 @@ package statement
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -92,6 +93,9 @@ func (q *Queue) checkRequirements(j backends.NewJob) error {
 
 // TakesJobs reports whether jobs can be enqueued.
 func (q *Queue) TakesJobs() bool { return q.enqueueErr == nil }
+
+// Deletes reports whether the login can delete rows.
+func (q *Queue) Deletes() bool { return !slices.Contains(q.Info.Denied, "DELETE") }
 
 // NoJobs returns why no jobs can be enqueued; nil: they can.
 func (q *Queue) NoJobs() error { return q.enqueueErr }

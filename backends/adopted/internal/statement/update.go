@@ -166,9 +166,12 @@ func (u *update) write() (w write) {
 	return write{sets: strings.Join(texts, ", ")}
 }
 
-// CheckChange returns an error if the table lacks what a command of the kind backends.Change sets.
+// CheckChange returns an error if the table lacks what a command of the kind backends.Change sets, or the login the right for a command
+// that deletes.
 func (q *Queue) CheckChange(c *backends.Command) error {
 	switch {
+	case (c.Kind == backends.Delete || c.Kind == backends.Purge) && !q.Deletes():
+		return q.unsupported("", fmt.Sprintf("a job cannot be deleted: this login lacks DELETE on %s: %s", q.SQLName, q.Info.Grant("DELETE ON "+q.SQLName)))
 	case c.Kind != backends.Change:
 		return nil
 	case c.Priority != nil && !q.Has(mapping.Priority):
