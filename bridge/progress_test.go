@@ -192,6 +192,9 @@ func TestProgressOfAForeignLease(t *testing.T) {
 		a.call(`{"op":"ack","lease":%q}`, j.Lease)
 		time.Sleep(3 * time.Second)
 		b.refused("lease_lost", `{"op":"progress","lease":%q,"done":5}`, j.Lease)
+		if r := b.refused("lease_lost", `{"op":"ack","lease":"17"}`); !strings.Contains(r.Error.Message, "t a lease of a database of this sidecar") {
+			t.Errorf("a text that isn't a lease: %s", r.Error.Message)
+		}
 		b.refused("lease_lost", `{"op":"progress","lease":"nonsense","done":5}`)
 		b.refused("bad_request", `{"op":"progress","lease":%q,"data":%q}`, j.Lease, fmt.Sprintf("%04097d", 0))
 	})

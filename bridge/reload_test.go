@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -52,7 +53,7 @@ func TestReloadOfQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		o.Queues = map[string]Queue{"a": {}, "b": {MaxAttempts: 1}}
-		s := start(t, o)
+		s, l := startLogged(t, o)
 		c := s.dial(t)
 		c.refused("unknown_queue", `{"op":"enqueue","queue":"c"}`)
 		for _, q := range []string{"a", "b"} {
@@ -66,6 +67,10 @@ func TestReloadOfQueues(t *testing.T) {
 		}))
 		if r := c.receive(); r.ID != "a" || r.Error.Code != "unknown_queue" {
 			t.Errorf("the claim of a queue that is gone was answered %+v", r)
+		}
+		c.refused("unknown_queue", `{"op":"claim","queue":"a","wait_ms":60000}`)
+		if lines := l.of(t, "unknown_queue_claimed"); len(lines) != 1 || !strings.Contains(lines[0]["error"].(string), `no queue "a"`) {
+			t.Errorf("logged %v, want one line about the queue", lines)
 		}
 		c.refused("unknown_queue", `{"op":"enqueue","queue":"a"}`)
 		c.call(`{"op":"enqueue","queue":"c"}`)

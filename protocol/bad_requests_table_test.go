@@ -87,6 +87,7 @@ var badRequests = []bad{
 	{`{"op":"enqueue","queue":"q","key":"k","on_conflict":"drop"}`, "bad_request", "on_conflict", -1},
 	{`{"op":"enqueue","queue":"q","key":"k","batch":"1","on_conflict":"replace"}`, "bad_request", "on_conflict", -1},
 	{`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q","key":"k","on_conflict":"debounce"}]}`, "bad_request", "delay_ms", 1},
+	{`{"op":"enqueue","queue":"q","key":"k","on_conflict":"debounce","delay_ms":60000,"debounce_max_ms":59999}`, "bad_request", "debounce_max_ms", -1},
 	{`{"op":"enqueue","queue":"q","key":"k","on_conflict":"replace","debounce_max_ms":1}`, "bad_request", "debounce_max_ms", -1},
 	{`{"op":"limit","queue":"q","group_limit":100001}`, "bad_request", "group_limit", -1},
 	{`{"op":"limit","queue":"q","group_ready":100001}`, "bad_request", "group_ready", -1},

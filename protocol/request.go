@@ -170,6 +170,9 @@ func checkConflict(j *NewJob) *Error {
 		return BadField("delay_ms", "on_conflict debounce needs a delay_ms")
 	case j.DebounceMaxMS.Set && j.OnConflict != ConflictDebounce:
 		return BadField("debounce_max_ms", "debounce_max_ms needs on_conflict debounce")
+	case j.DebounceMaxMS.Set && j.DebounceMaxMS.Value < j.DelayMS.Value:
+		return BadField("debounce_max_ms", "debounce_max_ms (%d) is below delay_ms (%d): a second enqueue would make the job ready before the delay of the first one",
+			j.DebounceMaxMS.Value, j.DelayMS.Value)
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func genNewJob() *rapid.Generator[NewJob] {
 		switch j.OnConflict {
 		case ConflictDebounce:
 			j.DelayMS, j.RunAt = Some(genInt(1, MaxDelayMS).Draw(t, "delay")), Opt[int64]{}
-			j.DebounceMaxMS = genOpt(genInt(1, MaxDelayMS)).Draw(t, "debounce_max_ms")
+			j.DebounceMaxMS = genOpt(genInt(j.DelayMS.Value, MaxDelayMS)).Draw(t, "debounce_max_ms")
 			fallthrough
 		case ConflictReplace:
 			j.Batch = ""

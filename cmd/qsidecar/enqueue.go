@@ -284,6 +284,9 @@ func (j *jobFlags) unique(cmd *cobra.Command, job *protocol.NewJob) error {
 		if j.onConflict != protocol.ConflictDebounce {
 			return usagef("--debounce-max needs --on-conflict debounce")
 		}
+		if j.debounceMax.d < j.delay.d {
+			return usagef("--debounce-max is shorter than --delay: a second enqueue would make the job ready before the delay of the first one")
+		}
 		job.DebounceMaxMS = protocol.Some(j.debounceMax.d.Milliseconds())
 	}
 	return nil

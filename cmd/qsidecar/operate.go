@@ -212,10 +212,13 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 		if err != nil {
 			return err
 		}
-		if rep.Unknown {
-			a.noteUnknown(ctx, c, req.Queue)
-		}
 		n, counts := rep.Count.Get()
+		switch {
+		case rep.Unknown && counts:
+			a.noteUnknown(ctx, c, req.Queue)
+		case rep.Unknown:
+			fmt.Fprintf(a.errOut, "qsidecar: the queue %s had no jobs so far%s\n", req.Queue, cmp.Or(a.likeQueue(ctx, c, req.Queue), ": is its name right?"))
+		}
 		nothing := counts && n == 0 && (req.IDs != nil || req.Key != "")
 		var why error
 		if left := leftOut(req, rep); nothing {
@@ -239,7 +242,11 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 
 // noteUnknown prints that nothing is recorded about a queue, and which one has a similar name.
 func (a *app) noteUnknown(ctx context.Context, c *qsidecar.Client, queue string) {
-	like := ""
+	fmt.Fprintf(a.errOut, "qsidecar: no job of the queue %s is stored, and none was counted in the last 14 days%s\n", queue, a.likeQueue(ctx, c, queue))
+}
+
+// likeQueue returns a question for another queue that has a similar name, or an empty text.
+func (a *app) likeQueue(ctx context.Context, c *qsidecar.Client, queue string) string {
 	if stats, err := c.Stats(ctx, ""); err == nil { // the user may have no right to it
 		names := make([]string, 0, len(stats))
 		for i := range stats {
@@ -248,10 +255,10 @@ func (a *app) noteUnknown(ctx context.Context, c *qsidecar.Client, queue string)
 			}
 		}
 		if near := textfmt.Nearest(queue, names); near != "" {
-			like = ": did you mean " + near + "?"
+			return ": did you mean " + near + "?"
 		}
 	}
-	fmt.Fprintf(a.errOut, "qsidecar: no job of the queue %s is stored, and none was counted in the last 14 days%s\n", queue, like)
+	return ""
 }
 
 // leftOut returns which jobs a request names and did not change, and why.

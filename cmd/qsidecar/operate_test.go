@@ -67,7 +67,7 @@ func TestJobsOfOtherStates(t *testing.T) {
 func TestUnknownQueue(t *testing.T) {
 	h := newHost(t)
 	h.serve()
-	h.must(0, "enqueue", "mails", "x")
+	id := strings.TrimSpace(h.must(0, "enqueue", "mails", "x"))
 	const note = "qsidecar: no job of the queue mial is stored, and none was counted in the last 14 days\n"
 	if r := h.run("stats", "mial"); r.code != 0 || r.err != note || !strings.Contains(r.out, "mial") {
 		t.Errorf("%d %s%s", r.code, r.out, r.err)
@@ -79,17 +79,29 @@ func TestUnknownQueue(t *testing.T) {
 		out  string
 		args []string
 	}{
-		{"resumed mial\n", []string{"resume", "mial"}},
 		{"retried 0 jobs\n", []string{"retry", "mial", "--all"}},
 		{"purged 0 jobs\n", []string{"purge", "mial", "--state", "dead", "--yes"}},
-		{"paused mial\n", []string{"pause", "mial"}},
 	} {
 		if r := h.run(c.args...); r.code != 0 || r.err != note || r.out != c.out {
 			t.Errorf("%v: %d %s%s", c.args, r.code, r.out, r.err)
 		}
 	}
-	if r := h.run("limit", "capped", "--max-claimed", "1"); r.code != 0 || r.err != strings.ReplaceAll(note, "mial", "capped") {
-		t.Errorf("%d %s%s", r.code, r.out, r.err)
+	if r := h.run("dead", "mial"); r.code != 0 || r.err != note || r.out != "no job is dead\n" {
+		t.Errorf("dead: %d %s%s", r.code, r.out, r.err)
+	}
+	if r := h.run("show", "mial", id); r.code != 1 || r.err != "qsidecar: no job of the queue mial has the id "+id+", but one of the queue mails has: run `qsidecar show "+id+"`\n" {
+		t.Errorf("show: %d %s%s", r.code, r.out, r.err)
+	}
+	if r := h.run("work", "mail", "--drain", "--", "true"); r.code != 0 || r.err != strings.ReplaceAll(strings.TrimSpace(note), "mial", "mail")+": did you mean mails?\n" {
+		t.Errorf("work: %d %s%s", r.code, r.out, r.err)
+	}
+	for name, args := range map[string][]string{"mial": {"pause", "mial"}, "capped": {"limit", "capped", "--max-claimed", "1"}} {
+		if r := h.run(args...); r.code != 0 || r.err != "qsidecar: the queue "+name+" had no jobs so far: is its name right?\n" {
+			t.Errorf("%d %s%s", r.code, r.out, r.err)
+		}
+	}
+	if r := h.run("work", "mial", "--drain", "--", "true"); r.code != 0 || r.err != "qsidecar: the queue mial is paused: `qsidecar resume mial` ends that\n" {
+		t.Errorf("work: %d %s%s", r.code, r.out, r.err)
 	}
 	for _, args := range [][]string{{"pause", "mial"}, {"stats", "mial"}, {"stats", "mails"}, {"resume", "mial"}, {"retry", "mails", "--all"}, {"limit", "mails", "--max-claimed", "1"}, {"limit", "mails", "--none"}} {
 		if r := h.run(args...); r.code != 0 || r.err != "" {

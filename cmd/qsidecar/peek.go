@@ -101,13 +101,19 @@ in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make 
 			if err := found.fill(req); err != nil {
 				return err
 			}
-			return a.peek(cmd, req, nil, func(jobs []protocol.JobView) error {
-				if len(jobs) == 0 && found.given() {
+			none := func(ctx context.Context, c *qsidecar.Client) error {
+				if rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStats, Queue: req.Queue}); err == nil && rep.Unknown { // the user may have no right to it
+					a.noteUnknown(ctx, c, req.Queue)
+				}
+				switch {
+				case a.json:
+					return nil
+				case found.given():
 					return a.printf("no such dead jobs")
 				}
-				if len(jobs) == 0 {
-					return a.printf("no job is dead")
-				}
+				return a.printf("no job is dead")
+			}
+			return a.peek(cmd, req, none, func(jobs []protocol.JobView) error {
 				rows := make([][]string, len(jobs))
 				for i, v := range jobs {
 					last := wiretext.LastFailure(v)
@@ -139,7 +145,12 @@ more than one job can have the ID: all of them are shown, or that of the QUEUE.
 			if id == "" {
 				return usagef("an id is empty")
 			}
-			none := &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", id)}
+			none := func(ctx context.Context, c *qsidecar.Client) error {
+				if others, err := c.Peek(ctx, qsidecar.Peek{IDs: []string{id}}); queue != "" && err == nil && len(others) > 0 { // of the queues that the user may see
+					return &codeError{exitFailure, fmt.Errorf("no job of the queue %s has the id %s, but one of the queue %s has: run `qsidecar show %s`", queue, id, others[0].Queue, id)}
+				}
+				return &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", id)}
+			}
 			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: []string{id}}, none, func(jobs []protocol.JobView) error {
 				texts := make([]string, len(jobs))
 				for i, v := range jobs {
@@ -163,8 +174,8 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek requests jobs and prints them with show, or as JSON lines. If there are none, it returns none, which can be nil.
-func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show func([]protocol.JobView) error) error {
+// peek requests jobs and prints them with show, or as JSON lines. If there are none, it calls none, which can be nil.
+func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none func(context.Context, *qsidecar.Client) error, show func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported && req.Newest {
@@ -179,7 +190,7 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show f
 		}
 		switch {
 		case len(rep.Views) == 0 && none != nil:
-			return none
+			return none(ctx, c)
 		case a.json:
 			return a.printEach(rep, "jobs")
 		}

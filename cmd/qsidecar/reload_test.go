@@ -200,9 +200,12 @@ func TestReloadReportsChanges(t *testing.T) {
 	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {retention: {done: 1h}}\n")
 	x.write(x.file, "queues: {one: {timeout: 5m}, new: {retention: {done: 2d}}}\ndefaults: {retention: {done: 2h}, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
-	want := "queues.gone removed\nqueues.new added\ndefaults.max_attempts: 20 → 3\ndefaults.retention.done: 1h → 2h\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
+	want := "queues.gone removed: requests about this queue get unknown_queue, and its jobs wait\nqueues.new added\ndefaults.max_attempts: 20 → 3\ndefaults.retention.done: 1h → 2h\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
 	if got != want {
 		t.Errorf("reload prints\n%swant\n%s", got, want)
+	}
+	if again := x.must(0, "reload"); !strings.HasPrefix(again, "nothing changed: ") || !strings.HasSuffix(again, " with these changes:\n"+want) { // as after an automatic reload
+		t.Errorf("a second reload prints\n%s", again)
 	}
 }
 

@@ -277,6 +277,7 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	if err != nil {
 		return err
 	}
+	a.noteQueues(stop, c, f.Queues)
 	err = w.Run(stop, abort, c, socket)
 	bye, cancel := withAnswerTimeout(context.WithoutCancel(parent), leaveTimeout)
 	defer cancel()
@@ -288,6 +289,24 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 		err = &codeError{code: exitNoJob}
 	}
 	return err
+}
+
+// noteQueues prints why a worker possibly gets no jobs: a queue is paused, or has no jobs and a name like that of another one.
+func (a *app) noteQueues(ctx context.Context, c *qsidecar.Client, queues []string) {
+	ctx, cancel := withAnswerTimeout(ctx, 2*time.Second) // the jobs must not wait long for it
+	defer cancel()
+	for _, queue := range queues {
+		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpStats, Queue: queue})
+		if err != nil {
+			return // the user may have no right to it, or the first claim reports the error
+		}
+		if rep.Unknown && a.likeQueue(ctx, c, queue) != "" {
+			a.noteUnknown(ctx, c, queue)
+		}
+		if len(rep.Queues) == 1 && rep.Queues[0].Paused {
+			fmt.Fprintf(a.errOut, "qsidecar: the queue %s is paused: `qsidecar resume %s` ends that\n", queue, queue)
+		}
+	}
 }
 
 func (a *app) guardCommand() *cobra.Command {

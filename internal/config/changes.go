@@ -16,7 +16,14 @@ func Changes(before, after Config) (all []string) {
 	removed := sections(oldKeys, newKeys)
 	added := sections(newKeys, oldKeys)
 	for _, s := range slices.Sorted(maps.Keys(removed)) {
-		all = append(all, s+" removed")
+		what := " removed"
+		if _, others := after.Queues["*"]; strings.HasPrefix(s, "queues.") && !others {
+			what += ": requests about this queue get unknown_queue, and its jobs wait"
+			if s == "queues.*" {
+				what = " removed: requests about queues that aren't in the config get unknown_queue, and their jobs wait"
+			}
+		}
+		all = append(all, s+what)
 	}
 	for _, s := range slices.Sorted(maps.Keys(added)) {
 		all = append(all, s+" added")

@@ -62,6 +62,9 @@ func (d *Daemon) reportStatus(failed error) {
 	d.manager.notifyReady(status)
 }
 
+// justReloaded is how long the answer to a reload without changes has those of the reload before, which a changed file possibly began.
+const justReloaded = time.Minute
+
 // unchangedReason returns why a reload has nothing to do. d.mu is held.
 func (d *Daemon) unchangedReason() string {
 	if len(d.sources.Files) == 0 {
@@ -69,8 +72,12 @@ func (d *Daemon) unchangedReason() string {
 	}
 	d.stateMu.Lock()
 	defer d.stateMu.Unlock()
-	return fmt.Sprintf("%s: that is what runs already, as config generation %d, since %s",
-		strings.Join(d.sources.Files, ", "), d.generation, d.loadedAt.Format(time.DateTime))
+	changed := ""
+	if n := len(d.history); n > 0 && len(d.history[n-1].Changes) > 0 && time.Since(d.loadedAt) < justReloaded {
+		changed = " with these changes:\n" + strings.Join(d.history[n-1].Changes, "\n")
+	}
+	return fmt.Sprintf("%s: that is what runs already, as config generation %d, since %s%s",
+		strings.Join(d.sources.Files, ", "), d.generation, d.loadedAt.Format(time.DateTime), changed)
 }
 
 // setReloadError records why the files were rejected. d.mu is held.

@@ -1,6 +1,9 @@
 package textfmt
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Nearest returns the one of the known names that a name is probably a typing error of, or "".
 func Nearest(name string, known []string) (near string) {
@@ -14,7 +17,7 @@ func Nearest(name string, known []string) (near string) {
 }
 
 // distance is the number of letters to add, remove or change to turn a into b. A text that
-// begins or ends with the other one has the distance 1.
+// begins or ends with the other one has the distance 1, and so has one with two letters in exchanged order.
 func distance(a, b string) int {
 	short, long := a, b
 	if len(short) > len(long) {
@@ -24,6 +27,14 @@ func distance(a, b string) int {
 		return 1
 	}
 	x, y := []rune(a), []rune(b)
+	if i := 0; len(x) == len(y) {
+		for i < len(x) && x[i] == y[i] {
+			i++
+		}
+		if i+1 < len(x) && x[i] == y[i+1] && x[i+1] == y[i] && slices.Equal(x[i+2:], y[i+2:]) {
+			return 1
+		}
+	}
 	row := make([]int, len(y)+1)
 	for j := range row {
 		row[j] = j

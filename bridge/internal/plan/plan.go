@@ -7,11 +7,14 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/permission"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -143,7 +146,7 @@ func (p *Plan) MaxAttempts(name string) int {
 func (p *Plan) DatabaseOfQueue(name string) (*Database, *protocol.Error) {
 	q := p.Queue(name)
 	if q == nil {
-		return nil, UnknownQueue(name)
+		return nil, p.UnknownQueue(name)
 	}
 	return q.Database, nil
 }
@@ -154,7 +157,7 @@ func (p *Plan) databaseOf(queues []string) (*Database, *protocol.Error) {
 	for i, name := range queues {
 		q := p.Queue(name)
 		if q == nil {
-			e := UnknownQueue(name)
+			e := p.UnknownQueue(name)
 			e.Field, e.Index = "queues", protocol.Some(int64(i))
 			return nil, e
 		}
@@ -209,9 +212,15 @@ func (p *Plan) Grant(path string, who *unixsocket.Peer) permission.Grant {
 	return permission.NewGrant(p.Rights[path], who)
 }
 
-// UnknownQueue returns the error for a queue that the plan doesn't have.
-func UnknownQueue(name string) *protocol.Error {
-	e := protocol.Errorf(protocol.CodeUnknownQueue, "no queue %q is configured, and there is no \"*\" queue for other names", name)
+// UnknownQueue returns the error for a queue that the plan doesn't have. If some peers must not see every queue, it suggests no other name.
+func (p *Plan) UnknownQueue(name string) *protocol.Error {
+	hint := ""
+	if !slices.ContainsFunc(slices.Collect(maps.Values(p.Rights)), func(rules []permission.Rule) bool { return rules != nil }) {
+		if near := textfmt.Nearest(name, slices.Sorted(maps.Keys(p.Queues))); near != "" {
+			hint = ": did you mean " + near + "?"
+		}
+	}
+	e := protocol.Errorf(protocol.CodeUnknownQueue, "no queue %q is configured, and there is no \"*\" queue for other names%s", name, hint)
 	e.Field = "queue"
 	return e
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -66,6 +67,15 @@ func TestUnknownQueue(t *testing.T) {
 	}
 	if _, wire := p.DatabaseOfQueue("*"); wire == nil {
 		t.Error("* is a queue")
+	}
+	for _, c := range []struct {
+		rights map[string][]permission.Rule
+		want   bool
+	}{{nil, true}, {map[string][]permission.Rule{"a": nil}, true}, {map[string][]permission.Rule{"a": nil, "b": {}}, false}} {
+		p := New(Settings{Databases: []*Database{db}, Queues: map[string]*Queue{"mail": {Database: db}}, Rights: c.rights})
+		if _, wire := p.DatabaseOfQueue("mial"); strings.Contains(wire.Message, "did you mean mail?") != c.want {
+			t.Errorf("with the rights %v: %s", c.rights, wire.Message)
+		}
 	}
 	if p.MaxAttempts("other") != DefaultMaxAttempts || p.Jitter("other") != DefaultJitter {
 		t.Errorf("an unknown queue has %d attempts and a jitter of %v", p.MaxAttempts("other"), p.Jitter("other"))

@@ -52,6 +52,7 @@ func (p *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.Ne
 	}
 	var wire *protocol.Error
 	if p.db, wire = p.plan.DatabaseOfClaim(queues, p.single); wire != nil {
+		s.logUnknownQueue(wire)
 		return &protocol.Reply{Error: wire}
 	}
 	if req.LeaseMS.Set {
@@ -187,6 +188,8 @@ func (p *pendingClaim) await() *protocol.Error {
 		to, wire := p.plan.DatabaseOfClaim(w.Queues, p.single)
 		if wire == nil {
 			wire = s.forbidsClaim(w.Queues)
+		} else {
+			s.logUnknownQueue(wire)
 		}
 		if wire != nil {
 			return wire

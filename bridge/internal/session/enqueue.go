@@ -60,7 +60,7 @@ func newJobs(p *plan.Plan, jobs []protocol.NewJob, field string, single bool) (*
 	for i := range jobs {
 		q := p.Queue(jobs[i].Queue)
 		if q == nil {
-			return nil, nil, at(plan.UnknownQueue(jobs[i].Queue), i)
+			return nil, nil, at(p.UnknownQueue(jobs[i].Queue), i)
 		}
 		if db == nil {
 			db = q.Database

@@ -54,6 +54,13 @@ func (s *Session) logDenied(op protocol.Op, queue string) {
 	s.shared.Log.Info("request forbidden", "event", "request_forbidden", s.logKeys(), "socket", s.Socket, "op", op, "queue", queue, peerKeys(s.Peer))
 }
 
+// logUnknownQueue logs a claim of a queue that the plan doesn't have, once while workers repeat it. The worker possibly ends.
+func (s *Session) logUnknownQueue(wire *protocol.Error) {
+	if wire.Code == protocol.CodeUnknownQueue && s.shared.failed.IsNew("claim", wire) {
+		s.shared.Log.Warn("a worker claims from an unknown queue", "event", "unknown_queue_claimed", s.logKeys(), "error", wire.Message)
+	}
+}
+
 // logConnected logs at debug level that the session began or ended.
 func (s *Session) logConnected(begins bool) {
 	if !s.shared.Log.Enabled(context.Background(), slog.LevelDebug) {

@@ -223,7 +223,11 @@ func (s *settlement) result(beside pipeline.Waiter) *protocol.Reply {
 		return s.sess.failure(failed)
 	}
 	if s.single && len(settled.Lost) > 0 {
-		return &protocol.Reply{Error: leaseLost()}
+		e := leaseLost()
+		if len(s.lost) > 0 {
+			e = protocol.Errorf(protocol.CodeLeaseLost, "this text isn't a lease of a database of this sidecar: send the `lease` of the job, as the claim returned it")
+		}
+		return &protocol.Reply{Error: e}
 	}
 	settled.Count = int64(s.total - len(settled.Lost))
 	return reply

@@ -67,7 +67,9 @@ test('a second enqueue replaces the first one', async (t) => {
   const queue = queueName()
   const first = await c.enqueue(queue, 1, { key: 'k', onConflict: 'replace' })
   assert.deepEqual(await c.enqueue(queue, 2, { key: 'k', onConflict: 'replace' }), { id: first.id, duplicate: false, state: 'ready', outcome: 'replaced' })
-  await c.enqueueMany([{ queue, payload: 3, key: 'k', onConflict: 'debounce', delayMs: 60_000, debounceMaxMs: 1 }])
+  const later = { queue, payload: 3, key: 'k', onConflict: 'debounce', delayMs: 2 }
+  await assert.rejects(c.enqueueMany([{ ...later, debounceMaxMs: 1 }]), { code: 'bad_request', field: 'debounce_max_ms' })
+  await c.enqueueMany([{ ...later, debounceMaxMs: 60_000 }])
   const [job] = await c.claim(queue, { waitMs: 3_600_000 })
   assert.equal(job.payload, 3)
   assert.deepEqual(await c.enqueue(queue, 4, { key: 'k', onConflict: 'replace' }), { id: first.id, duplicate: false, state: 'claimed', outcome: 'pending' })

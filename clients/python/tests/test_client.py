@@ -79,8 +79,10 @@ class Jobs(Case):
         first = self.client.enqueue(self.q, 1, key="k", on_conflict="replace")
         app = qsidecar.App(self.client)
         self.assertEqual(app.enqueue(self.q, 2, key="k", on_conflict="replace"), (first.id, False, "ready", "replaced"))
-        later = {"key": "k", "on_conflict": "debounce", "delay": 60, "debounce_max": 0.001}
-        self.assertEqual(self.client.enqueue(self.q, 3, **later)[2:], ("ready", "replaced"))  # at most that long after the first one
+        later = {"key": "k", "on_conflict": "debounce", "delay": 0.002}
+        with self.assertRaisesRegex(qsidecar.BadRequest, "debounce_max_ms .1. is below delay_ms"):
+            self.client.enqueue(self.q, 3, **later, debounce_max=0.001)
+        self.assertEqual(self.client.enqueue(self.q, 3, **later, debounce_max=60).outcome, "replaced")
         job = self.one()
         self.assertEqual(job.payload, 3)
         (stored,) = self.client.enqueue_many([NewJob(self.q, 4, key="k", on_conflict="replace")])

@@ -151,7 +151,9 @@ class Suite
   def check_unique
     first = @client.enqueue("unique", 1, key: "k", on_conflict: :replace)
     equal [first.id, false, "ready", "replaced"], @client.enqueue("unique", 2, key: "k", on_conflict: :replace).to_a
-    @client.enqueue_many([{ queue: "unique", payload: 3, key: "k", on_conflict: :debounce, delay: 60, debounce_max: 0.001 }])
+    later = { queue: "unique", payload: 3, key: "k", on_conflict: :debounce, delay: 0.002 }
+    equal "debounce_max_ms", raises(Qsidecar::BadRequest) { @client.enqueue_many([{ **later, debounce_max: 0.001 }]) }.field
+    @client.enqueue_many([{ **later, debounce_max: 60 }])
     job = one("unique")
     equal 3, job.payload
     equal [first.id, false, "claimed", "pending"], @client.enqueue("unique", 4, key: "k", on_conflict: :replace).to_a
