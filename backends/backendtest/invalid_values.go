@@ -37,6 +37,7 @@ var invalidValueTests = map[string]func(*kit){
 			{"max_attempts", "0", "max_attempts: use a number from 1 to 32767"},
 			{"headers", "'[1]'", "headers: use a JSON object with texts as values"},
 			{"state", "'done'", "state: leave it out (done and dead need a finished_at)"},
+			{"state", "'claimed'", "state: leave it out (done and dead need a finished_at)"},
 			{"state", "'waiting'", "state: leave it out (done and dead need a finished_at)"},
 		} {
 			if err := k.InsertRow(c.column, c.value, false); err == nil || !strings.Contains(err.Error(), c.rule) {

@@ -23,7 +23,7 @@ var invalidValues = map[string][]string{
 	// The sidecar's own columns, which any INSERT can name.
 	"id":          {"-1", "-9223372036854775808", "0"},
 	"position":    {"0", "-1", "-9223372036854775808", "'x'"},
-	"state":       {"'done'", "'dead'", "'waiting'"},
+	"state":       {"'done'", "'dead'", "'waiting'", "'claimed'"},
 	"enqueued_at": {"'0000-00-00'", "'2030-02-31'", "'x'"},
 	"ready_at":    {"'0000-00-00'"},
 	"attempts":    {"-1", "2147483647", "9999999999"},

@@ -26,7 +26,7 @@ var oddValues = map[string][]string{
 	// The sidecar's own columns, which any INSERT can name.
 	"id":          {"9223372036854775807", "-1", "-9223372036854775808", "0"},
 	"position":    {"0", "-1", "-9223372036854775808"},
-	"state":       {"'done'", "'dead'", "'waiting'"},
+	"state":       {"'done'", "'dead'", "'waiting'", "'claimed'"},
 	"enqueued_at": {"'infinity'", "'-infinity'", "'10000-01-02'"},
 	"ready_at":    {"'infinity'", "'-infinity'"},
 	"attempts":    {"-1", "2147483647"},

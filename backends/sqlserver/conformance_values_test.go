@@ -11,7 +11,7 @@ var oddValues = map[string][]string{
 	"headers":      {"'{}'", `'{"a": null, "b": 1e400, "c": {"d": [1]}, "": ""}'`, `'{"a": "' || repeat('x', 70000) || '"}'`, `'{"a": 1, "a": "\ud800"}'`},
 	"id":           {"9223372036854775807", "-1", "-9223372036854775808"},
 	"position":     {"9223372036854775807", "0", "-1"},
-	"state":        {"'done'", "'dead'", "'waiting'"},
+	"state":        {"'done'", "'dead'", "'waiting'", "'claimed'"},
 	"enqueued_at":  {"'0001-01-01 00:00:00'"},
 	"attempts":     {"-1"},
 	"losses":       {"-1"},

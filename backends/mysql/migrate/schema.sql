@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   CONSTRAINT `queue: use A-Z a-z 0-9 . _ : / - and do not start with . or -` CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
   CONSTRAINT qsidecar_position CHECK (position > 0),
   -- Lists, counts and retention find finished jobs by this instant.
-  CONSTRAINT `state: leave it out (done and dead need a finished_at)` CHECK (state IN ('ready', 'scheduled', 'claimed') OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
+  CONSTRAINT `state: leave it out (done and dead need a finished_at)` CHECK (state IN ('ready', 'scheduled') OR state = 'claimed' AND token_sidecar IS NOT NULL OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_failures (

@@ -102,7 +102,7 @@ CREATE TABLE {s}.qsidecar_jobs (
     AND (group_name IS NULL OR octet_length(group_name) BETWEEN 1 AND 255) AND admitted_group IS NULL
     AND (headers IS NULL OR octet_length(headers::text) <= 65536)),
   -- Lists, counts and retention find finished jobs by this instant.
-  CONSTRAINT "state: leave it out (done and dead need a finished_at)" CHECK (state IN ('ready', 'scheduled', 'claimed') OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
+  CONSTRAINT "state: leave it out (done and dead need a finished_at)" CHECK (state IN ('ready', 'scheduled') OR state = 'claimed' AND token_sidecar IS NOT NULL OR state IN ('done', 'dead') AND finished_at IS NOT NULL)
 ) WITH (
   -- Most rows are deleted soon: vacuum early and at full speed, and never lock the table to
   -- give its last pages back.

@@ -95,7 +95,7 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled. Lists,
     -- counts and retention find finished jobs by finished_at.
     CONSTRAINT [state: leave it out (done and dead need a finished_at)] CHECK (state = 'ready' OR (state = 'scheduled' AND run_at IS NOT NULL)
-      OR (state = 'claimed' AND run_at IS NULL) OR (state IN ('done', 'dead') AND run_at IS NULL AND finished_at IS NOT NULL))
+      OR (state = 'claimed' AND run_at IS NULL AND token_sidecar IS NOT NULL) OR (state IN ('done', 'dead') AND run_at IS NULL AND finished_at IS NOT NULL))
   );
 GO
 
