@@ -177,7 +177,7 @@ func TestWaitingClaimOutlivesALostReply(t *testing.T) {
 }
 
 // TestAckOfUnknownOutcome shows that an ack whose commit the engine can't find out about is answered with unknown_outcome. When the client sends it again,
-// lease_lost says that an earlier try settled the job, or that it was lost.
+// lease_lost means that an earlier try settled the job, or that it was lost.
 func TestAckOfUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// A right, or a default of a column, that a table never had is no obstacle: what needs it is unsupported. Its owner can still add it
+// A right, or a default of a column, that a table never had isn't an obstacle: what needs it is unsupported. Its owner can still add it
 // while the sidecar runs. So something that is refused for that reason makes the Store describe the table again, rarely. An enqueue
 // leaves its group commit for that, so that no other write waits. What isn't refused costs nothing.
 

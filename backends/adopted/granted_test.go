@@ -264,7 +264,7 @@ func TestGrantedDelete(t *testing.T) {
 }
 
 // TestSchemaWithoutUsage shows that a table in a schema that the login can't use is a misfit with the GRANT for the schema, and that adopt
-// says the same.
+// has the same text.
 func TestSchemaWithoutUsage(t *testing.T) {
 	t.Parallel()
 	ddl, tables := twoTables("PostgreSQL")

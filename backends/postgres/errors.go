@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -218,6 +219,13 @@ type conciseError struct {
 func (e *conciseError) Error() string { return e.text }
 func (e *conciseError) Unwrap() error { return e.err }
 
+// isForeign reports whether the answer to a login isn't a message of PostgreSQL: another service has that port. pgproto3 has no type for one of its
+// two errors.
+func isForeign(err error) bool {
+	_, long := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
+	return long || strings.Contains(err.Error(), "unknown message type")
+}
+
 // concise shortens the text of a failed login. The driver tries an address again without TLS, and lists each try: what counts is the
 // server's own answer (a wrong password), and otherwise each text once.
 func concise(err error) error {
@@ -234,16 +242,23 @@ func concise(err error) error {
 		at, _, _ := strings.Cut(err.Error(), "): ")
 		return at
 	}
+	answers := func(err error) bool {
+		_, is := errors.AsType[*pgconn.PgError](err)
+		return is || isForeign(err)
+	}
 	answered := map[string]bool{}
 	for _, try := range joined.Unwrap() {
-		if _, ok := errors.AsType[*pgconn.PgError](try); ok {
+		if answers(try) {
 			answered[address(try)] = true
 		}
 	}
 	var texts []string
 	for _, try := range joined.Unwrap() {
-		_, answer := errors.AsType[*pgconn.PgError](try)
-		if text := try.Error(); (answer || !answered[address(try)]) && !slices.Contains(texts, text) {
+		text := try.Error()
+		if isForeign(try) {
+			text = address(try) + "): what answers isn't PostgreSQL: correct the host or the port in the url"
+		}
+		if (answers(try) || !answered[address(try)]) && !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}

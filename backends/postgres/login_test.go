@@ -56,3 +56,40 @@ func refuseLogin(conn net.Conn) error {
 	b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: `password authentication failed for user "app"`})
 	return errors.Join(b.Flush(), conn.Close())
 }
+
+// TestAnotherServiceAnswers shows that the error names the port if what answers there isn't PostgreSQL.
+func TestAnotherServiceAnswers(t *testing.T) {
+	t.Parallel()
+	for service, text := range map[string]string{
+		"MySQL": "\x4a\x00\x00\x00\x0a9.7.0\x00", "Redis": "-ERR unknown command\r\n", "HTTP": "HTTP/1.1 400 Bad Request\r\n\r\n", "SSH": "SSH-2.0-OpenSSH_9.2\r\n",
+	} {
+		t.Run(service, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return // closed
+					}
+					_, _ = conn.Read(make([]byte, 512)) // the login, or the request for TLS
+					_, _ = conn.Write([]byte(text))
+					_ = conn.Close()
+				}
+			}()
+			_, err = Open(t.Context(), Options{URL: "postgres://app:p@" + l.Addr().String() + "/main"})
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			if err == nil || !strings.Contains(err.Error(), l.Addr().String()) || !strings.Contains(err.Error(), "what answers isn't PostgreSQL") || strings.Contains(err.Error(), "TLS") {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}

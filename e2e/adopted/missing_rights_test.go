@@ -11,7 +11,7 @@ import (
 )
 
 // TestMissingRightOnJobs takes a right on qsidecar_jobs away, before a start and while the sidecar runs. It hands out no managed jobs whose
-// acks would fail, says what to GRANT, and works again after the GRANT. A queue in an adopted table isn't affected.
+// acks would fail, names what to GRANT, and works again after the GRANT. A queue in an adopted table isn't affected.
 func TestMissingRightOnJobs(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	db := databases.Owners(t, p.URL)

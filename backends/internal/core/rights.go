@@ -98,7 +98,7 @@ func (o *outages) setRights(s *Store, rights []backends.MissingRights) {
 	o.apply(s)
 }
 
-// apply makes the tables unavailable, and obstacles. o.mu is held.
+// apply marks the tables as unavailable, and as obstacles. o.mu is held.
 func (o *outages) apply(s *Store) {
 	all, why := map[string]backends.TableOutage{}, maps.Clone(o.locked)
 	if why == nil {

@@ -32,7 +32,7 @@ func (p peerState) suspectIn(own timeout, now time.Duration) time.Duration {
 
 // watchPeers records the peers' heartbeats and reports whether a peer is dead or suspect. If this sidecar sent none for as long as a peer trusts
 // its own, the peer isn't suspect before its timeout has passed again: the cause (an unreachable or locked database, a stopped process)
-// possibly delayed its heartbeats too. joined: this sidecar has watched nobody before. h.mu is held.
+// possibly delayed its heartbeats too. joined: this sidecar begins to watch. h.mu is held.
 func (h *Heartbeater) watchPeers(peers []backends.Peer, joined bool) (suspected bool) {
 	now, own := h.Clock(), h.Times.sidecarTimeout()
 	next := make(map[backends.Identity]peerState, len(peers))

@@ -46,7 +46,7 @@ func Select(d backends.Dialect, where string) string {
 	return "SELECT " + Columns(d) + " FROM " + From(d) + " WHERE " + where
 }
 
-// The table's indexes by which queries with locks find their rows. In a small table MySQL takes none without a hint, and waits for locks on others.
+// The table's indexes by which queries with locks find their rows. In a small table MySQL uses an index only with a hint. Otherwise it waits for locks on other rows.
 const (
 	ByID   = "PRIMARY" // MySQL's name
 	ByItem = "qsidecar_leases_item"
