@@ -17,7 +17,7 @@ func (a *app) cancelCommand() *cobra.Command {
 	var found search
 	var remove, yes bool
 	cmd := &cobra.Command{
-		Use:   "cancel QUEUE ID… | --key K | --state STATE | --error TEXT | --text TEXT | --header NAME=VALUE",
+		Use:   "cancel QUEUE ID… | --key K | --state S | --error E | --text T | --header N=V",
 		Short: "End jobs that wait or run",
 		Long: `End jobs that wait or run: they are dead with the cause "cancelled", or, with --delete, removed.
 The worker of a running job gets an event, at once on this host, and within two seconds on

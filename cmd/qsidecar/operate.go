@@ -20,7 +20,7 @@ func (a *app) retryCommand() *cobra.Command {
 	var all bool
 	found := search{states: []protocol.State{protocol.StateDead}}
 	cmd := &cobra.Command{
-		Use:   "retry QUEUE ID… | --all | --error TEXT | --text TEXT | --header NAME=VALUE",
+		Use:   "retry QUEUE ID… | --all | --error E | --text T | --header N=V",
 		Short: "Make dead jobs ready again",
 		Long: `Make dead jobs ready again, behind the waiting ones, with no attempts counted.
 With --all it shows on a terminal how many are left. With --error, --text or --header it
@@ -90,10 +90,10 @@ func (a *app) deleteCommand() *cobra.Command {
 	var yes bool
 	var found search
 	cmd := &cobra.Command{
-		Use:   "delete QUEUE ID… | --state STATE | --error TEXT | --text TEXT | --header NAME=VALUE",
+		Use:   "delete QUEUE ID… | --state S | --error E | --text T | --header N=V",
 		Short: "Remove jobs that are not claimed",
-		Long: `Remove jobs, in any state but claimed. With --error, --text or --header it searches the queue, in the
-state if one is given, counts the jobs and deletes them in batches. ` + "`qsidecar purge`" + ` deletes
+		Long: `Remove jobs, in any state but claimed. With --error, --text or --header it searches the queue, in
+the state if one is given, counts the jobs and deletes them in batches. ` + "`qsidecar purge`" + ` deletes
 every job of a state.
 
 ` + confirmHelp + "\n\n" + exitCodes,

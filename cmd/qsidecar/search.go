@@ -26,7 +26,7 @@ type search struct {
 
 // flags adds the options that select jobs by their contents.
 func (s *search) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.text, "text", "", "jobs whose key, payload, header values or errors contain this text, in this case")
+	cmd.Flags().StringVar(&s.text, "text", "", "jobs with this `text` in key, payload, headers or errors, in this case")
 	cmd.Flags().StringVar(&s.error, "error", "", "jobs with an error that contains this `text`, in this case")
 	cmd.Flags().StringArrayVar(&s.headers, "header", nil, "jobs with this header: `name=value`; repeatable")
 }
