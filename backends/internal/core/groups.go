@@ -359,10 +359,22 @@ func (c *Commit) note(tx Tx, groups []Group) {
 	c.groups = distinctGroups(append(c.groups, groups...))
 }
 
-// Admit implements backends.Admitter. Commits noted the groups.
+// Admit implements backends.Admitter. Commits noted the groups. It waits for no stripe that another transaction kept locked a short time ago.
 func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
-	free, _ := s.heldStripes.split(distinctGroups(groups), s.LocalTime())
+	free, held := s.heldStripes.split(distinctGroups(groups), s.LocalTime())
 	queues, err := s.admitAll(ctx, free, nil)
+	for some := range slices.Chunk(held, admitGroups) { // possibly their stripes are free again: it was a slow commit, perhaps of this sidecar
+		if err != nil {
+			break
+		}
+		var ready []string
+		var left []Group
+		if ready, left, err = s.admit(ctx, some, false); err == nil {
+			s.heldStripes.free(without(some, left))
+			s.notes.remove(without(some, left))
+			queues = append(queues, ready...)
+		}
+	}
 	if err != nil {
 		s.log.Debug("jobs of groups are admitted later", "event", "admission_delayed", "address", s.address, "error", err)
 	}
@@ -376,7 +388,7 @@ func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []st
 	waits := 0
 	var try func(some []Group) (stop bool)
 	try = func(some []Group) bool {
-		made, again, err := s.admit(ctx, some)
+		made, again, err := s.admit(ctx, some, true)
 		queues = append(queues, made...)
 		locked := isLockedError(err)
 		switch {
@@ -501,10 +513,10 @@ func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) 
 	return free, held
 }
 
-// admit carries out one admission of the groups whose stripes are free, or if there are none, of all. again are the other groups, and those
+// admit carries out one admission of the groups whose stripes are free, or with wait, if there are none, of all. again are the other groups, and those
 // with more to change if it changed some jobs. The commit need not be on disk:
 // if a crash undoes it, the notes are there again.
-func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, again []Group, err error) {
+func (s *Store) admit(ctx context.Context, groups []Group, wait bool) (queues []string, again []Group, err error) {
 	var backs []giveBack
 	err = s.within(ctx, backends.OwnGroups|backends.OwnJobs|backends.OwnQueues, func(ctx context.Context) error {
 		return s.Write(ctx, TxOptions{Unsynced: true, Gated: true}, func(ctx context.Context, tx Tx) error {
@@ -514,11 +526,15 @@ func (s *Store) admit(ctx context.Context, groups []Group) (queues []string, aga
 				return nil
 			}
 			locked, err := keeper.LockGroups(ctx, groups, false)
-			if err == nil && len(locked) == 0 {
+			if err == nil && len(locked) == 0 && wait {
 				locked, err = keeper.LockGroups(ctx, groups, true)
 			}
 			if err != nil {
 				return err
+			}
+			if len(locked) == 0 {
+				again = groups
+				return nil
 			}
 			changed, more, err := keeper.Admit(ctx, locked, admitJobs, func(queue string, urgency int32, position, returns int64) {
 				if queues = append(queues, queue); returns != 0 {
