@@ -21,7 +21,7 @@ help: ## list the targets
 run: build ## build, and serve on the embedded database
 	@exec ./bin/qsidecar serve --config none --hint
 
-test: ## show that the program works on this machine (5 minutes; installs what it needs)
+test: ## show that the program works on this machine (6 minutes; installs what it needs)
 	@exec env $(RUN_SUITE) test
 
 ##@ To build it
@@ -52,7 +52,7 @@ clean: ## remove bin and dist
 
 ##@ To check it
 
-check: ## run everything else that CI runs: race detector, lint, all servers, crashes, packages (25 minutes)
+check: ## run everything else that CI runs: race detector, lint, all servers, crashes, packages (35 minutes)
 	@exec env $(RUN_SUITE) check
 
 test-postgres: ## run one engine's tests; also test-mysql, -mariadb, -sqlite, -sqlserver, -memory

@@ -196,7 +196,7 @@ var inOneGoroutine = []string{
 
 // casesWithoutRace are what `make test` alone runs: a test of backends/internal/core in one goroutine, and cases of a test of bridge/internal/pipeline
 // that lets an hour pass. These differ in an error, and the same goroutines run in its other two cases.
-const casesWithoutRace = "|^TestMoreRefusedRowsThanAreRemembered$|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
+const casesWithoutRace = "^TestMoreRefusedRowsThanAreRemembered$|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
 
 // adoptedInOneGoroutine are the longest tests of backends/adopted that start no goroutines. They run in the step adopted, without the race
 // detector. Other packages have tests of these names too, which `make test` has run on the servers of the step race.
@@ -246,7 +246,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, adoptedInOneGoroutine), inOneGoroutine) + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, adoptedInOneGoroutine), inOneGoroutine) + "|" + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
