@@ -66,13 +66,13 @@ type admission struct {
 }
 
 // LockGroups implements core.Grouper. Servers of which several write find out with the COMMIT which stripes others have locked.
-func (t *tx) LockGroups(ctx context.Context, groups []core.Group, wait bool) (locked []core.Group, err error) {
-	if v := t.s.dialer.Server; !wait && (!v.SkipLocked || v.SeveralWriters()) {
+func (t *tx) LockGroups(ctx context.Context, groups []core.Group, how core.StripeLock) (locked []core.Group, err error) {
+	if v := t.s.dialer.Server; how == core.LockSafe && (!v.SkipLocked || v.SeveralWriters()) {
 		return nil, nil
 	}
 	t.wrote = true
 	queues, stripes := core.StripesOf(groups)
-	if !wait {
+	if how != core.LockWait {
 		var has core.StripeSet
 		args := make([]any, 0, 2*len(queues))
 		for i, queue := range queues {

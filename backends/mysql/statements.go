@@ -65,12 +65,12 @@ type statements struct {
 // render returns the statements. Parameters are named in the order in which the callers pass their values, once for each use.
 func render(clock string, v session.Server) *statements {
 	with := map[string]string{
-		"now": clock, "position": migrate.Position, "skip_locked": "", "step": "@@auto_increment_increment", "max_attempts": ":max_attempts",
+		"now": clock, "position": migrate.Position, "skip_locked": "", "if_free": "NOWAIT", "step": "@@auto_increment_increment", "max_attempts": ":max_attempts",
 		"in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64), "other_watchers": strconv.Itoa(backends.Watchers - 1),
 		"counter_days": strconv.Itoa(counterDays),
 	}
 	if v.SkipLocked {
-		with["skip_locked"] = "SKIP LOCKED"
+		with["skip_locked"], with["if_free"] = "SKIP LOCKED", "SKIP LOCKED"
 	}
 	if v.Galera {
 		with["step"], with["max_attempts"] = "@qsidecar_step", "IF(@qsidecar_step := @@auto_increment_increment, :max_attempts, 0)"

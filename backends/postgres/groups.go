@@ -33,9 +33,9 @@ func (t *tx) NoteAllGroups(queue string) { t.add(t.s.sql.noteAll, nil, queue) }
 func (t *tx) LeaveGroups(ids []int64) { t.add(t.s.sql.leaveGroups, nil, ids) }
 
 // LockGroups implements core.Grouper.
-func (t *tx) LockGroups(ctx context.Context, groups []core.Group, wait bool) (locked []core.Group, err error) {
+func (t *tx) LockGroups(ctx context.Context, groups []core.Group, how core.StripeLock) (locked []core.Group, err error) {
 	queues, stripes := core.StripesOf(groups)
-	if wait {
+	if how == core.LockWait {
 		t.add(t.s.sql.lockStripes, nil, queues, stripes)
 		return groups, nil
 	}

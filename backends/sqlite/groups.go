@@ -62,7 +62,7 @@ func (t *tx) LeaveGroups(ids []int64) {
 }
 
 // LockGroups implements core.Grouper. No other transaction writes.
-func (t *tx) LockGroups(_ context.Context, groups []core.Group, _ bool) ([]core.Group, error) {
+func (t *tx) LockGroups(_ context.Context, groups []core.Group, _ core.StripeLock) ([]core.Group, error) {
 	return groups, t.err
 }
 

@@ -101,13 +101,13 @@ type stripeRow struct {
 }
 
 // LockGroups implements core.Grouper.
-func (t *tx) LockGroups(ctx context.Context, groups []core.Group, wait bool) (locked []core.Group, err error) {
+func (t *tx) LockGroups(ctx context.Context, groups []core.Group, how core.StripeLock) (locked []core.Group, err error) {
 	queues, stripes := core.StripesOf(groups)
 	rows := make([]stripeRow, len(queues))
 	for i, queue := range queues {
 		rows[i] = stripeRow{queue, stripes[i]}
 	}
-	if wait {
+	if how == core.LockWait {
 		chunks(rows, func(_ int, rows []stripeRow) { t.add(t.s.sql.lockStripes, nil, document(rows)) })
 		return groups, nil
 	}

@@ -118,9 +118,8 @@ type Grouper interface {
 	// Limits.GroupOnFailure is GroupSkips. It is called after Change.
 	LeaveGroups(ids []int64)
 
-	// LockGroups locks and writes the stripes of the groups, and returns the groups whose stripes it has. If wait is false, it leaves out
-	// those that other transactions have locked, or that don't exist yet.
-	LockGroups(ctx context.Context, groups []Group, wait bool) (locked []Group, err error)
+	// LockGroups locks and writes the stripes of the groups, and returns the groups whose stripes it has.
+	LockGroups(ctx context.Context, groups []Group, how StripeLock) (locked []Group, err error)
 
 	// Admit deletes notes of groups whose stripes are locked, marks at most limit jobs that no sidecar had noticed, blocks admitted jobs again, and admits others, at most limit of each group:
 	//
@@ -134,6 +133,20 @@ type Grouper interface {
 	// It calls admitted for each admitted job. changed is how many jobs it admitted or blocked; again are the groups that have more to change.
 	Admit(ctx context.Context, groups []Group, limit int, admitted func(queue string, urgency int32, position, returns int64)) (changed int, again []Group, err error)
 }
+
+// StripeLock is how Grouper.LockGroups treats stripes that other transactions have locked, or that don't exist yet.
+type StripeLock int
+
+const (
+	// LockSafe leaves them out. It leaves out all stripes if the engine can't, or if the COMMIT could fail because of another server.
+	LockSafe StripeLock = iota
+
+	// LockFree leaves them out too, or if the engine can't, fails with a *backends.LockedError at once.
+	LockFree
+
+	// LockWait waits for them.
+	LockWait
+)
 
 // GroupFinder is a Reader of an engine whose jobs can have groups.
 type GroupFinder interface {
@@ -271,7 +284,7 @@ func (c *Commit) admit(ctx context.Context, tx Tx, groups []Group) error {
 		return nil
 	}
 	keeper := tx.(Grouper)
-	locked, err := keeper.LockGroups(ctx, groups, false)
+	locked, err := keeper.LockGroups(ctx, groups, LockSafe)
 	if err != nil {
 		return err
 	}
@@ -359,45 +372,36 @@ func (c *Commit) note(tx Tx, groups []Group) {
 	c.groups = distinctGroups(append(c.groups, groups...))
 }
 
-// Admit implements backends.Admitter. Commits noted the groups. It waits for no stripe that another transaction kept locked a short time ago.
+// Admit implements backends.Admitter. Commits noted the groups. It waits for no stripe that another transaction kept locked a short time
+// ago: possibly it is free again, because that was a slow commit, perhaps of this sidecar.
 func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
 	free, held := s.heldStripes.split(distinctGroups(groups), s.LocalTime())
-	queues, err := s.admitAll(ctx, free, nil)
-	for some := range slices.Chunk(held, admitGroups) { // possibly their stripes are free again: it was a slow commit, perhaps of this sidecar
-		if err != nil {
-			break
-		}
-		var ready []string
-		var left []Group
-		if ready, left, err = s.admit(ctx, some, false); err == nil {
-			s.heldStripes.free(without(some, left))
-			s.notes.remove(without(some, left))
-			queues = append(queues, ready...)
-		}
-	}
+	queues, err := s.admitAll(ctx, slices.Collect(slices.Chunk(free, admitGroups)), slices.Collect(slices.Chunk(held, admitGroups)))
 	if err != nil {
 		s.log.Debug("jobs of groups are admitted later", "event", "admission_delayed", "address", s.address, "error", err)
 	}
 	return queues
 }
 
-// admitAll carries out admissions, first those of groups whose stripes are free as far as it is known. If another transaction keeps a
-// stripe locked, or the database refuses a row, the other groups are tried apart.
-func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []string, _ error) {
+// admitAll carries out admissions: of the parts of waiting, each of which waits for locked stripes, then of those of trying, which do not. If another
+// transaction keeps a stripe locked, or the database refuses a row, the other groups of the part are tried apart.
+func (s *Store) admitAll(ctx context.Context, waiting, trying [][]Group) (queues []string, _ error) {
 	var errs []error
 	waits := 0
-	var try func(some []Group) (stop bool)
-	try = func(some []Group) bool {
-		made, again, err := s.admit(ctx, some, true)
+	var try func(some []Group, wait bool) (stop bool)
+	try = func(some []Group, wait bool) bool {
+		made, again, err := s.admit(ctx, some, wait)
 		queues = append(queues, made...)
 		locked := isLockedError(err)
 		switch {
 		case err == nil:
 			s.heldStripes.free(without(some, again))
 			s.notes.remove(without(some, again))
-			return len(again) > 0 && try(again)
+			return wait && len(again) > 0 && try(again, wait)
 		case locked && len(stripesOf(some)) == 1:
-			s.heldStripes.hold(some, s.LocalTime())
+			if wait {
+				s.heldStripes.hold(some, s.LocalTime())
+			}
 			waits++
 			return waits >= admitWaits // the notes of the others stay
 		case IsOutage(ctx, err) || !locked && len(some) == 1:
@@ -408,20 +412,11 @@ func (s *Store) admitAll(ctx context.Context, groups, held []Group) (queues []st
 			waits++
 		}
 		first, second := halves(some)
-		return waits >= admitWaits || try(first) || try(second)
+		return waits >= admitWaits || try(first, wait) || try(second, wait)
 	}
-	for some := range slices.Chunk(groups, admitGroups) {
-		if try(some) {
-			return distinctNames(queues), errors.Join(errs...)
-		}
-	}
-	for len(held) > 0 {
-		is := func(g Group) bool { return stripeOf(g) == stripeOf(held[0]) }
-		some, others := slices.DeleteFunc(slices.Clone(held), func(g Group) bool { return !is(g) }), slices.DeleteFunc(slices.Clone(held), is)
-		if try(some) {
-			break
-		}
-		held = others
+	stop := slices.ContainsFunc(waiting, func(some []Group) bool { return try(some, true) })
+	if !stop {
+		slices.ContainsFunc(trying, func(some []Group) bool { return try(some, false) })
 	}
 	return distinctNames(queues), errors.Join(errs...)
 }
@@ -457,6 +452,17 @@ func halves(groups []Group) (first, second []Group) {
 		}
 	}
 	return first, second
+}
+
+// byStripe returns the groups of each stripe.
+func byStripe(groups []Group) (parts [][]Group) {
+	for len(groups) > 0 {
+		first := stripeOf(groups[0])
+		others := func(g Group) bool { return stripeOf(g) != first }
+		parts = append(parts, slices.DeleteFunc(slices.Clone(groups), others))
+		groups = slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return !others(g) })
+	}
+	return parts
 }
 
 // heldStripes are the stripes that other transactions keep locked for long.
@@ -513,9 +519,9 @@ func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) 
 	return free, held
 }
 
-// admit carries out one admission of the groups whose stripes are free, or with wait, if there are none, of all. again are the other groups, and those
-// with more to change if it changed some jobs. The commit need not be on disk:
-// if a crash undoes it, the notes are there again.
+// admit carries out one admission of the groups whose stripes are free, or with wait, if there are none, of all. Without wait, it fails if an
+// engine can't tell which are free. again are the other groups, and those with more to change if it changed some jobs. The commit need not be
+// on disk: if a crash undoes it, the notes are there again.
 func (s *Store) admit(ctx context.Context, groups []Group, wait bool) (queues []string, again []Group, err error) {
 	var backs []giveBack
 	err = s.within(ctx, backends.OwnGroups|backends.OwnJobs|backends.OwnQueues, func(ctx context.Context) error {
@@ -525,9 +531,13 @@ func (s *Store) admit(ctx context.Context, groups []Group, wait bool) (queues []
 			if !ok {
 				return nil
 			}
-			locked, err := keeper.LockGroups(ctx, groups, false)
+			how := LockFree
+			if wait {
+				how = LockSafe
+			}
+			locked, err := keeper.LockGroups(ctx, groups, how)
 			if err == nil && len(locked) == 0 && wait {
-				locked, err = keeper.LockGroups(ctx, groups, true)
+				locked, err = keeper.LockGroups(ctx, groups, LockWait)
 			}
 			if err != nil {
 				return err
@@ -585,7 +595,7 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	s.walk.mu.Unlock()
 	groups = distinctGroups(append(groups, s.notes.all()...))
 	free, held := s.heldStripes.split(groups, s.LocalTime())
-	queues, err := s.admitAll(ctx, free, held)
+	queues, err := s.admitAll(ctx, append(slices.Collect(slices.Chunk(free, admitGroups)), byStripe(held)...), nil)
 	r.More = r.More || len(groups) >= foundNotes && len(queues) > 0
 	for _, q := range queues {
 		if !slices.Contains(r.MadeReady, q) {
