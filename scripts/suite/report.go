@@ -216,12 +216,13 @@ func (r *report) failedIn(step string) bool {
 	return r.failed[step]
 }
 
-func (r *report) stepDone(name string, took time.Duration, err error) {
+// stepDone prints how a step ended, and the processor time of its processes.
+func (r *report) stepDone(name string, took, cpu time.Duration, err error) {
 	state := "ok"
 	if err != nil {
 		state = "FAILED"
 	}
-	r.printf("==   %s: %s after %v", name, state, took.Round(time.Second))
+	r.printf("==   %s: %s after %v (%v of CPU)", name, state, took.Round(time.Second), cpu.Round(time.Second))
 }
 
 // progress prints from time to time what runs.

@@ -36,13 +36,18 @@ func (r *report) runStream(ctx context.Context, s stream) {
 			return
 		}
 		start := time.Now()
+		var cmd *exec.Cmd
 		var err error
 		if step.test != nil {
-			err = r.goTest(ctx, step)
+			cmd, err = r.goTest(ctx, step)
 		} else {
-			err = r.command(ctx, step)
+			cmd, err = r.command(ctx, step)
 		}
-		r.stepDone(step.name, time.Since(start), err)
+		var cpu time.Duration
+		if p := cmd.ProcessState; p != nil { // it ran
+			cpu = p.UserTime() + p.SystemTime()
+		}
+		r.stepDone(step.name, time.Since(start), cpu, err)
 	}
 }
 
@@ -58,12 +63,13 @@ func child(ctx context.Context, s step, args ...string) *exec.Cmd {
 }
 
 // command runs a program and shows its output if it fails.
-func (r *report) command(ctx context.Context, s step) error {
-	out, err := child(ctx, s, s.cmd...).CombinedOutput()
+func (r *report) command(ctx context.Context, s step) (*exec.Cmd, error) {
+	cmd := child(ctx, s, s.cmd...)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		r.fail(s.name, "", fmt.Sprintf("%s: %v\n%s", strings.Join(s.cmd, " "), err, out))
 	}
-	return err
+	return cmd, err
 }
 
 // silence is how long a step can print nothing: twice what the longest test takes on a busy machine. The tests that run then have stopped.
@@ -72,25 +78,25 @@ const silence = 12 * time.Minute
 
 // goTest runs go test and passes its events to the report. It also writes them to a file. It ends tests that print nothing for too long: SIGQUIT
 // makes them print the stack of each goroutine.
-func (r *report) goTest(ctx context.Context, s step) (err error) {
+func (r *report) goTest(ctx context.Context, s step) (cmd *exec.Cmd, err error) {
+	cmd = child(ctx, s, append([]string{"go", "test", "-json"}, s.test...)...)
 	log, err := os.Create(filepath.Join(r.out, s.name+".json"))
 	if err != nil {
-		return err
+		return cmd, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := child(ctx, s, append([]string{"go", "test", "-json"}, s.test...)...)
 	events, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return cmd, err
 	}
 	stderr, err := os.Create(filepath.Join(r.out, s.name+".stderr"))
 	if err != nil {
-		return err
+		return cmd, err
 	}
 	defer func() { err = errors.Join(err, stderr.Close()) }()
 	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
-		return err
+		return cmd, err
 	}
 	stuck := time.AfterFunc(silence, func() {
 		r.printf("!!!  %s printed nothing for %v: its tests are ended", s.name, silence)
@@ -118,7 +124,7 @@ func (r *report) goTest(ctx context.Context, s step) (err error) {
 		output, _ := os.ReadFile(stderr.Name()) // shown as far as it can be read
 		r.fail(s.name, "", fmt.Sprintf("go test %s: %v\n%s", strings.Join(s.test, " "), err, tail(output, 8<<10)))
 	}
-	return err
+	return cmd, err
 }
 
 func tail(text []byte, n int) []byte { return text[max(0, len(text)-n):] }
