@@ -585,12 +585,8 @@ func TestAPollerGetsTheLoneJob(t *testing.T) {
 // TestOnlyKillersDie: random fleets of several sidecars on one database, with random jobs. Every job ends, no other job
 // than a killer dies, and none begins beside one that must be alone.
 func TestOnlyKillersDie(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 10
-	}
 	r := testseed.Rand(t)
-	for range rounds {
+	for range 60 {
 		maxAttempts, sidecars, processes, threads, next := 2+r.IntN(3), 1+r.IntN(2), 1+r.IntN(4), 1+r.IntN(9), r.IntN(2) == 0
 		var jobs []string
 		killers := r.IntN(4)

@@ -209,6 +209,13 @@ var adoptedInOneGoroutine = []string{
 // byEmulation are the topics of TestConformanceByEmulation that `make test` runs, and that have no larger form.
 var byEmulation = []string{"Settle", "Leases", "Sidecars", "Retention", "LockedRows"}
 
+// inTestAlone are tests of bridge that `make test` runs, and whose goroutines other tests run with the race detector: fleets, over many
+// phases of their heartbeats, and measurements of memory. The race detector itself ended in the fleets, with "CHECK failed: tsan_rtl.cpp:346" or SIGSEGV.
+var inTestAlone = []string{
+	"TestLeasesOutlastTheSidecarTimeout", "TestLeasesOutlastTheSidecarTimeoutInALargeFleet", "TestOnlyKillersDie", "TestSidecarThatReturnsInTimeKeepsItsLeases",
+	"TestMemoryOfAbandonedWrites", "TestMemoryOfIdleSessions", "TestMemoryOfNacks", "TestMemoryOfSettledLeases",
+}
+
 // without is the argument of go test that leaves out tests, and topics of TestConformance.
 func without(tests, topics []string) string {
 	skip := "^(" + strings.Join(tests, "|") + ")$"
@@ -246,7 +253,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, adoptedInOneGoroutine), inOneGoroutine) + "|" + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, inTestAlone, adoptedInOneGoroutine), inOneGoroutine) + "|" + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {

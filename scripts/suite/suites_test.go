@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -167,6 +168,29 @@ func TestByEmulation(t *testing.T) {
 	}
 	if want := `var quickTopics = []string{"` + strings.Join(byEmulation, `", "`) + `"}`; !strings.Contains(string(text), want) {
 		t.Errorf("backends/sqlserver has no %s", want)
+	}
+}
+
+// TestInTestAlone checks that bridge has the tests that the step race leaves out, and that make test runs them.
+func TestInTestAlone(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "bridge", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := slices.Clone(inTestAlone)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = slices.DeleteFunc(left, func(name string) bool {
+			_, test, found := strings.Cut(string(text), "\nfunc "+name+"(")
+			test, _, _ = strings.Cut(test, "\nfunc ")
+			return found && !strings.Contains(test, "testing.Short()")
+		})
+	}
+	if len(left) > 0 {
+		t.Errorf("bridge lacks %v, or skips a part of them with -short", left)
 	}
 }
 

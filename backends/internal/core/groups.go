@@ -519,8 +519,8 @@ func (h *heldStripes) split(groups []Group, now time.Time) (free, held []Group) 
 	return free, held
 }
 
-// admit carries out one admission of the groups whose stripes are free, or with wait, if there are none, of all. Without wait, it fails if an
-// engine can't tell which are free. again are the other groups, and those with more to change if it changed some jobs. The commit need not be
+// admit carries out one admission of the groups whose stripes are free, or with wait, if there are none, of all. Without wait, it fails if the
+// server can't skip locked rows and one is locked. again are the other groups, and those with more to change if it changed some jobs. The commit need not be
 // on disk: if a crash undoes it, the notes are there again.
 func (s *Store) admit(ctx context.Context, groups []Group, wait bool) (queues []string, again []Group, err error) {
 	var backs []giveBack
