@@ -118,6 +118,22 @@ var groupWalkTests = map[string]func(*kit){
 		k.maintain(backends.Maintenance{})
 		k.wantGroups(most, 0)
 	},
+	"MorePlainInsertsThanASearchFinds": func(k *kit) {
+		if k.InsertRow == nil {
+			return
+		}
+		const jobs, groups = 500, 50 // of the first group, and after it
+		rows := strings.Repeat("'a'), ('q', 'odd', ", jobs)
+		for i := range groups {
+			rows += fmt.Sprintf("'b%02d'), ('q', 'odd', ", i)
+		}
+		if err := k.InsertRow("group_name", rows+"'a'", false); err != nil {
+			k.Fatal(err)
+		}
+		for r := k.maintain(backends.Maintenance{}); r.More; r = k.maintain(backends.Maintenance{}) {
+		}
+		k.wantGroups(1+groups, jobs)
+	},
 	"JobsWithoutGroupsNeedNoTableOfGroups": func(k *kit) {
 		if k.RemoveTable == nil {
 			return

@@ -307,9 +307,10 @@ func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []bac
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
+func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
 	t.Each(func(r *session.Result) { groups = append(groups, core.Group{Queue: r.Text(0), Name: r.Text(1)}) }, t.s.sql.findNotes, limit)
-	t.Each(func(r *session.Result) { groups = append(groups, table.GroupOf(r.Text(0))) }, t.s.sql.findBlocked, table.Unnoticed, table.Noticed, limit)
+	unnoticed := walkPart{}
+	t.Each(func(r *session.Result) { unnoticed.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, table.Unnoticed, table.Noticed, limit)
 	from := table.Noticed
 	if after.Queue != "" {
 		from += table.GroupSegment(after.Queue, after.Name)
@@ -318,7 +319,7 @@ func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) 
 	t.Each(func(r *session.Result) { blocked.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
 	t.Each(func(r *session.Result) { admitted.add(core.Group{Queue: r.Text(0), Name: r.Text(1)}, r.Int(2)) }, t.s.sql.findAdmitted, after.Queue, after.Queue, []byte(after.Name), walkRows*walk)
 	if err = t.Flush(ctx); err != nil {
-		return nil, last, err
+		return nil, false, last, err
 	}
 	t.s.cleaner.notes.Store(false)
 	both := slices.Concat(blocked.groups, admitted.groups)
@@ -338,7 +339,8 @@ func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) 
 	if !ended {
 		last = both[len(both)-1]
 	}
-	return append(groups, both...), last, nil
+	more = len(groups) >= limit || unnoticed.rows >= int64(limit)
+	return slices.Concat(groups, unnoticed.groups, both), more, last, nil
 }
 
 // walkPart are the groups of some entries of an index.

@@ -85,7 +85,7 @@ func TestCostOfGroupsDoesNotGrow(t *testing.T) {
 			tx.queryDue(q, []int64{1}, newDueRows(q))
 		})
 		within("a part of the walk", 1000, func(tx *tx) {
-			if groups, last, err := tx.FindGroups(t.Context(), core.Group{Queue: "q", Name: "8"}, 5, 10); err != nil || len(groups) != 25 || last.Name == "" {
+			if groups, _, last, err := tx.FindGroups(t.Context(), core.Group{Queue: "q", Name: "8"}, 5, 10); err != nil || len(groups) != 25 || last.Name == "" {
 				t.Errorf("found %v, %v, %v", groups, last, err)
 			}
 		})

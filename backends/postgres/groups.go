@@ -116,8 +116,8 @@ func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []bac
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
-	walked := 0
+func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
+	found, walked := 0, 0
 	err = t.ask(ctx, t.s.sql.findGroups, func(rows pgx.Rows) error {
 		var g core.Group
 		var ofWalk bool
@@ -125,11 +125,13 @@ func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) 
 		if groups = append(groups, g); ofWalk {
 			last = g
 			walked++
+		} else {
+			found++
 		}
 		return err
 	}, after.Queue, after.Name, walk, limit)
 	if walked < walk {
 		last = core.Group{}
 	}
-	return groups, last, err
+	return groups, found >= limit, last, err
 }

@@ -191,23 +191,24 @@ func (t *tx) GroupSlots(_ context.Context, g core.Group, limit int) (all []backe
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
+func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
 	for _, sql := range []string{t.sql.noted, t.sql.arrived} {
 		if err := t.query(sql, func(r row) error {
 			groups = append(groups, core.Group{Queue: r.text(0), Name: r.text(1)})
 			return nil
 		}, limit); err != nil {
-			return nil, last, err
+			return nil, false, last, err
 		}
 	}
+	more = len(groups) >= limit
 	for last = after; walk > 0; walk-- {
 		blocked, err := t.nextGroup(t.sql.nextBlocked, last)
 		if err != nil {
-			return nil, last, err
+			return nil, false, last, err
 		}
 		admitted, err := t.nextGroup(t.sql.nextAdmitted, last)
 		if err != nil {
-			return nil, last, err
+			return nil, false, last, err
 		}
 		if last = blocked; last == (core.Group{}) || admitted != (core.Group{}) && core.CompareGroups(admitted, last) < 0 {
 			last = admitted
@@ -217,5 +218,5 @@ func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (g
 		}
 		groups = append(groups, last)
 	}
-	return groups, last, nil
+	return groups, more, last, nil
 }

@@ -342,13 +342,13 @@ func (q inspection) GroupSlots(ctx context.Context, g core.Group, limit int) (al
 }
 
 // FindGroups implements core.GroupFinder.
-func (q inspection) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, last core.Group, err error) {
-	var walked []core.Group
+func (q inspection) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
+	var unnoticed, walked []core.Group
 	err = q.once(ctx, call{q.sql.findGroups, []any{after.Queue, storedGroup(after.Name), int64(walk), int64(limit)}, []reader{
-		groupsInto(&groups), groupsInto(&groups), groupsInto(&walked),
+		groupsInto(&groups), groupsInto(&unnoticed), groupsInto(&walked),
 	}})
 	if len(walked) == walk {
 		last = walked[walk-1]
 	}
-	return append(groups, walked...), last, err
+	return slices.Concat(groups, unnoticed, walked), max(len(groups), len(unnoticed)) >= limit, last, err
 }

@@ -151,8 +151,9 @@ const (
 // GroupFinder is a Reader of an engine whose jobs can have groups.
 type GroupFinder interface {
 	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
-	// walk groups with blocked jobs or jobs that have slots, which come after one. last is the last of these, or zero if the walk has ended.
-	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, last Group, err error)
+	// walk groups with blocked jobs or jobs that have slots, which come after one. more is true if there can be more notes, or more such jobs.
+	// last is the last group of the walk, or zero if the walk has ended.
+	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, more bool, last Group, err error)
 
 	// GroupSlots returns jobs that have a slot of the group, at most limit.
 	GroupSlots(ctx context.Context, g Group, limit int) ([]backends.JobState, error)
@@ -414,10 +415,8 @@ func (s *Store) admitAll(ctx context.Context, waiting, trying [][]Group) (queues
 		first, second := halves(some)
 		return waits >= admitWaits || try(first, wait) || try(second, wait)
 	}
-	stop := slices.ContainsFunc(waiting, func(some []Group) bool { return try(some, true) })
-	if !stop {
+	_ = slices.ContainsFunc(waiting, func(some []Group) bool { return try(some, true) }) ||
 		slices.ContainsFunc(trying, func(some []Group) bool { return try(some, false) })
-	}
 	return distinctNames(queues), errors.Join(errs...)
 }
 
@@ -578,12 +577,13 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	after := s.walk.at
 	s.walk.mu.Unlock()
 	var groups []Group
+	var more bool
 	var last Group
 	if err := s.within(ctx, backends.OwnGroups|backends.OwnJobs, func(ctx context.Context) error {
 		return s.read(ctx, func(ctx context.Context, reader Reader) (err error) {
 			finder, ok := reader.(GroupFinder)
 			if ok {
-				groups, last, err = finder.FindGroups(ctx, after, walkGroups, foundNotes)
+				groups, more, last, err = finder.FindGroups(ctx, after, walkGroups, foundNotes)
 			}
 			return err
 		})
@@ -596,7 +596,7 @@ func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) err
 	groups = distinctGroups(append(groups, s.notes.all()...))
 	free, held := s.heldStripes.split(groups, s.LocalTime())
 	queues, err := s.admitAll(ctx, append(slices.Collect(slices.Chunk(free, admitGroups)), byStripe(held)...), nil)
-	r.More = r.More || len(groups) >= foundNotes && len(queues) > 0
+	r.More = r.More || more && len(queues) > 0
 	for _, q := range queues {
 		if !slices.Contains(r.MadeReady, q) {
 			r.MadeReady = append(r.MadeReady, q)

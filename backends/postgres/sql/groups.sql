@@ -183,12 +183,10 @@ WITH RECURSIVE walk AS (
     ) AS g ORDER BY g.queue, g.name LIMIT 1) AS r
   WHERE w.n < :walk::int
 )
-SELECT queue, group_name, false FROM (SELECT DISTINCT queue, group_name FROM (
-  (SELECT queue, group_name FROM {s}.qsidecar_admissions ORDER BY queue, group_name, note LIMIT :limit)
-  UNION ALL
-  (SELECT j.queue::text, j.group_name FROM {s}.qsidecar_jobs j WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.group_noticed IS NULL
-   ORDER BY j.queue, j.group_name LIMIT :limit)
-) AS a) AS b
+(SELECT queue, group_name, false FROM {s}.qsidecar_admissions ORDER BY queue, group_name, note LIMIT :limit)
+UNION ALL
+(SELECT j.queue::text, j.group_name, false FROM {s}.qsidecar_jobs j WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.group_noticed IS NULL
+ORDER BY j.queue, j.group_name LIMIT :limit)
 UNION ALL
 SELECT w.queue, w.name, true FROM walk w WHERE w.n > 0
 

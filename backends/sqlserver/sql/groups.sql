@@ -239,15 +239,11 @@ OPTION (KEEPFIXED PLAN);
 -- @walk_most bigint
 -- @walk_limit bigint
 -- sets 3
-SELECT DISTINCT x.queue, x.group_name
-FROM (SELECT TOP (@walk_limit) a.queue, a.group_name, a.note FROM {s}.qsidecar_admissions AS a WITH (READPAST, READCOMMITTEDLOCK) ORDER BY a.queue, a.group_name, a.note) AS x;
-SELECT DISTINCT x.queue, x.group_name
-FROM (
-  SELECT TOP (@walk_limit) j.queue, j.group_name
-  FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_arrived), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.group_noticed IS NULL AND j.queue > ''
-  ORDER BY j.queue, j.group_name
-) AS x
+SELECT TOP (@walk_limit) a.queue, a.group_name FROM {s}.qsidecar_admissions AS a WITH (READPAST, READCOMMITTEDLOCK) ORDER BY a.queue, a.group_name, a.note;
+SELECT TOP (@walk_limit) j.queue, j.group_name
+FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_arrived), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+WHERE j.state = 'ready' AND j.run_at IS NULL AND j.group_name IS NOT NULL AND j.group_noticed IS NULL AND j.queue > ''
+ORDER BY j.queue, j.group_name
 OPTION (KEEPFIXED PLAN);
 DECLARE @walk TABLE (n bigint NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL);
 DECLARE @walked TABLE (n bigint NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL);
