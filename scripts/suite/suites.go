@@ -194,10 +194,6 @@ var inOneGoroutine = []string{
 	"Obstacles", "Order", "OwnRetention", "Progress", "Sidecars", "Values",
 }
 
-// casesWithoutRace are what `make test` alone runs: a test of backends/internal/core in one goroutine, and cases of a test of bridge/internal/pipeline
-// that lets an hour pass. These differ in an error, and the same goroutines run in its other two cases.
-const casesWithoutRace = "^TestMoreRefusedRowsThanAreRemembered$|^TestRefusedReleaseHoldsNoOther$/^(internal|refused|table)$"
-
 // adoptedInOneGoroutine are the longest tests of backends/adopted that start no goroutines. They run in the step adopted, without the race
 // detector. Other packages have tests of these names too, which `make test` has run on the servers of the step race.
 var adoptedInOneGoroutine = []string{
@@ -209,9 +205,10 @@ var adoptedInOneGoroutine = []string{
 // byEmulation are the topics of TestConformanceByEmulation that `make test` runs, and that have no larger form.
 var byEmulation = []string{"Settle", "Leases", "Sidecars", "Retention", "LockedRows"}
 
-// inTestAlone are tests of bridge that `make test` runs, and whose goroutines other tests run with the race detector: fleets, over many
+// inTestAlone are tests of bridge and backends/internal/core that `make test` runs, and whose goroutines other tests run with the race detector: fleets, over many
 // phases of their heartbeats, and measurements of memory. The race detector itself ended in the fleets, with "CHECK failed: tsan_rtl.cpp:346" or SIGSEGV.
 var inTestAlone = []string{
+	"TestMoreRefusedRowsThanAreRemembered", // in one goroutine
 	"TestLeasesOutlastTheSidecarTimeout", "TestLeasesOutlastTheSidecarTimeoutInALargeFleet", "TestOnlyKillersDie", "TestSidecarThatReturnsInTimeKeepsItsLeases",
 	"TestMemoryOfAbandonedWrites", "TestMemoryOfIdleSessions", "TestMemoryOfNacks", "TestMemoryOfSettledLeases",
 }
@@ -253,7 +250,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, inTestAlone, adoptedInOneGoroutine), inOneGoroutine) + "|" + casesWithoutRace}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest), nice: true},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, inTestAlone, adoptedInOneGoroutine), inOneGoroutine)}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest), nice: true},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {

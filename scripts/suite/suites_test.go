@@ -171,12 +171,13 @@ func TestByEmulation(t *testing.T) {
 	}
 }
 
-// TestInTestAlone checks that bridge has the tests that the step race leaves out, and that make test runs them.
+// TestInTestAlone checks that bridge and backends/internal/core have the tests that the step race leaves out, and that make test runs them.
 func TestInTestAlone(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "bridge", "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = append(files, filepath.Join("..", "..", "backends", "internal", "core", "careful_test.go"))
 	left := slices.Clone(inTestAlone)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -190,20 +191,6 @@ func TestInTestAlone(t *testing.T) {
 		})
 	}
 	if len(left) > 0 {
-		t.Errorf("bridge lacks %v, or skips a part of them with -short", left)
-	}
-}
-
-// TestCasesWithoutRace checks that the test has the cases that the step race leaves out, and that make test runs it.
-func TestCasesWithoutRace(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "bridge", "internal", "pipeline", "refused_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, cases, _ := strings.Cut(casesWithoutRace, "/")
-	for _, name := range regexp.MustCompile(`\w+`).FindAllString(cases, -1) {
-		if !strings.Contains(string(text), `"`+name+`":`) || strings.Contains(string(text), "testing.Short()") {
-			t.Errorf("TestRefusedReleaseHoldsNoOther has no case %s, or is skipped with -short", name)
-		}
+		t.Errorf("no package has %v, or it skips a part of them with -short", left)
 	}
 }

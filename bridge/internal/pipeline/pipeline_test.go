@@ -118,7 +118,13 @@ func ack(tb testing.TB, p *Pipeline, s *quota.Session, jobs []backends.Job) {
 
 func (w *worker) enqueue(t testing.TB, queue string) {
 	t.Helper()
-	p, err := w.p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}})
+	w.enqueueKeyed(t, queue, "")
+}
+
+// enqueueKeyed stores no second job with a key.
+func (w *worker) enqueueKeyed(t testing.TB, queue, key string) {
+	t.Helper()
+	p, err := w.p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue, Key: key}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func TestRefusedReleaseHoldsNoOther(t *testing.T) {
 				crowded.Store(0)
 				for range 1200 {
 					time.Sleep(250 * time.Millisecond)
-					w.enqueue(t, "other")
+					w.enqueueKeyed(t, "other", "k")
 				}
 				time.Sleep(55 * time.Minute)
 				job, least, most := "2", int32(10), int32(30)
