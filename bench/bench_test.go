@@ -112,39 +112,6 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// TestRetention checks that 32 workers continue while finished jobs are pruned, and that these are
-// all deleted (otherwise the benchmark fails). The full size, a million done and a million dead
-// rows, needs QSIDECAR_SOAK=1, because it takes minutes to fill the tables.
-func TestRetention(t *testing.T) {
-	bin, rows := program(t), 10_000
-	if os.Getenv("QSIDECAR_SOAK") != "" {
-		rows = 1_000_000
-	}
-	for _, e := range engines.All {
-		t.Run(e.Name, func(t *testing.T) {
-			if rows < 1_000_000 {
-				t.Parallel()
-			}
-			var out bytes.Buffer
-			err := run(t.Context(), []string{"-fast", "-parts", "retention", "-jobs", fmt.Sprint(rows / 10), "-finished", fmt.Sprint(rows), "-engine", e.Name, "-bin", bin}, &out)
-			t.Log(out.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(out.String(), measure.ErrUnavailable.Error()) {
-				return // the output reports it, and no other server replaces it
-			}
-			m := regexp.MustCompile(`while pruning / without +([\d.]+)[ ,]`).FindStringSubmatch(out.String())
-			if m == nil {
-				t.Fatal("the report has no ratio")
-			}
-			if ratio, err := strconv.ParseFloat(m[1], 64); err != nil || ratio < retentionAim/10 {
-				t.Errorf("while pruning %s of the rate is left", m[1])
-			}
-		})
-	}
-}
-
 // row matches a line of report.row: a name, the median, and the results of the rounds.
 var row = regexp.MustCompile(`(?m)^(\S.*?) +(\d+) +\((\d+) … (\d+)\) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.]+) +([\d.]+) +([\d.]+)`)
 

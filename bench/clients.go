@@ -53,7 +53,7 @@ func nodeCommand(_ context.Context, repository string) (argv, env []string, err 
 }
 
 func goCommand(_ context.Context, repository string) (argv, env []string, err error) {
-	return []string{"go", "run", "-C", filepath.Join(repository, "bench"), "./clients/loop"}, nil, nil
+	return []string{"go", "run", "-C", filepath.Join(repository, "bench"), "-trimpath", "./clients/loop"}, nil, nil
 }
 
 // clients measures one process of each client, one job at a time and in batches, beside the same

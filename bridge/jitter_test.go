@@ -31,7 +31,7 @@ func TestJobsThatFailTogetherComeBackApart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				db := memory.New()
 				o := options(db)
-				o.Queues["*"] = Queue{Backoff: backoff, Jitter: x.jitter, Timeout: time.Hour - time.Second}
+				o.Queues["*"] = Queue{Backoff: backoff, Jitter: x.jitter, Timeout: time.Minute - time.Second}
 				s := start(t, o)
 				c := s.dial(t)
 				c.call(`{"op":"enqueue","jobs":[%s]}`, strings.TrimSuffix(strings.Repeat(`{"queue":"q"},`, jobs), ","))
@@ -40,7 +40,7 @@ func TestJobsThatFailTogetherComeBackApart(t *testing.T) {
 					leases = append(leases, fmt.Sprintf("%q", j.Lease))
 				}
 				if x.nack == "" {
-					time.Sleep(time.Hour)
+					time.Sleep(time.Minute)
 				} else {
 					c.call(`{"op":"nack","leases":[%s]%s`, strings.Join(leases, ","), x.nack)
 				}

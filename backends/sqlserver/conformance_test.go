@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,9 +128,14 @@ func (s *Store) commitErrors(e *emulator) map[string]func(before bool) {
 
 // emulation opens a Store on the emulator.
 func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
-	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
-	o := Options{URL: "sqlserver://app@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
+	e, o := emulatorOf(url, schema)
 	return open(t, o), e, o
+}
+
+// emulatorOf returns an emulator and the options of its Stores.
+func emulatorOf(url, schema string) (*emulator, Options) {
+	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
+	return e, Options{URL: "sqlserver://app@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
 }
 
 // quickTopics are the topics of the suite that -short runs: leases, outcomes, dead sidecars and
@@ -187,28 +191,122 @@ func lockRow(t *testing.T, url, row string) (unlock func()) {
 	}
 }
 
+// standInSchemas are the suite's schemas. A test that passes leaves its schema and its sessions to a later one, because creating new ones
+// takes longer than most tests.
+type standInSchemas struct {
+	url    string
+	beside func(t *testing.T, sql string, args ...any)
+	mu     sync.Mutex
+	all    []*standInSchema
+	free   []*standInSchema
+}
+
+// standInSchema is one schema with its Stores.
+type standInSchema struct {
+	name   string
+	e      *emulator
+	o      Options
+	stores []*Store
+	used   int // how many of stores the present test uses
+}
+
+func newStandInSchemas(t *testing.T, url string, beside func(t *testing.T, sql string, args ...any)) *standInSchemas {
+	p := &standInSchemas{url: url, beside: beside}
+	t.Cleanup(func() {
+		for _, x := range p.all {
+			for _, s := range x.stores {
+				if err := s.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			}
+		}
+	})
+	return p
+}
+
+// take returns a schema without jobs for a test.
+func (p *standInSchemas) take(t *testing.T) *standInSchema {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var x *standInSchema
+	if last := len(p.free) - 1; last >= 0 {
+		x, p.free = p.free[last], p.free[:last]
+	} else {
+		x = &standInSchema{name: fmt.Sprintf("test_%d", len(p.all)+1)}
+		x.e, x.o = emulatorOf(p.url, x.name)
+		p.all = append(p.all, x)
+	}
+	t.Cleanup(func() {
+		// Statements that a fault left behind can still be running.
+		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && !strings.Contains(t.Name(), "/Emptied") && x.clean(t, p.beside) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.free = append(p.free, x)
+		}
+	})
+	return x
+}
+
+// store returns a Store that the test doesn't use yet.
+func (x *standInSchema) store(t *testing.T) *Store {
+	if x.used == len(x.stores) {
+		s, err := Open(t.Context(), x.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.stores = append(x.stores, s)
+	}
+	x.used++
+	return x.stores[x.used-1]
+}
+
+// clean empties the schema, and reports whether another test can use it. The Stores keep their rows of qsidecar_commits.
+func (x *standInSchema) clean(t *testing.T, beside func(t *testing.T, sql string, args ...any)) bool {
+	if x.e.lockTimeouts {
+		return false // the sessions keep the setting
+	}
+	x.used = 0
+	for _, s := range x.stores {
+		if s.Life().Err() != nil {
+			return false // the test closed it
+		}
+		s.Forget()
+		s.fault.Store(nil)
+	}
+	beside(t, fmt.Sprintf(`DO $$DECLARE t name; BEGIN
+		FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = '%[1]s' AND tablename LIKE 'qsidecar%%' AND tablename NOT IN ('qsidecar_meta', 'qsidecar_commits') LOOP
+			EXECUTE format('DELETE FROM %[1]s.%%I', t);
+		END LOOP;
+		ALTER SEQUENCE %[1]s.qsidecar_sequence RESTART;
+		DROP FUNCTION IF EXISTS %[1]s.refuse() CASCADE;
+		UPDATE %[1]s.clock SET now = clock_timestamp() AT TIME ZONE 'UTC';
+	END$$`, x.name))
+	return true
+}
+
 // TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
 // Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
 func TestConformanceByEmulation(t *testing.T) {
 	url := standIn(t)
 	beside := func(t *testing.T, sql string, args ...any) {
 		t.Helper()
-		c, err := pgx.Connect(t.Context(), url)
+		ctx := context.WithoutCancel(t.Context()) // after the test too
+		c, err := pgx.Connect(ctx, url)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.Exec(t.Context(), sql, args...)
-		if err = errors.Join(err, c.Close(context.WithoutCancel(t.Context()))); err != nil {
+		_, err = c.Exec(ctx, sql, args...)
+		if err = errors.Join(err, c.Close(ctx)); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	var n atomic.Int64
+	schemas := newStandInSchemas(t, url, beside)
 	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
 		if topic := strings.Split(t.Name(), "/")[1]; testing.Short() && !slices.Contains(quickTopics, topic) {
 			t.Skip("make check runs this")
 		}
-		schema := fmt.Sprintf("test_%d", n.Add(1))
-		s, e, o := emulation(t, url, schema)
+		x := schemas.take(t)
+		s, e, schema := x.store(t), x.e, x.name
 		values := oddValues
 		if strings.HasSuffix(t.Name(), "/OlderThanTheChecks") {
 			values = nil // the emulated constraints can't be younger than a row, so it would do what RefusedOrSkipped does
@@ -216,7 +314,7 @@ func TestConformanceByEmulation(t *testing.T) {
 		e.lockTimeouts = strings.Contains(t.Name(), "/LockedRows/")
 		return &backendtest.Database{
 			Backend:     s,
-			OpenAnother: func() backends.Backend { return open(t, o) },
+			OpenAnother: func() backends.Backend { return x.store(t) },
 			AdvanceClock: func(d time.Duration) {
 				beside(t, fmt.Sprintf("UPDATE %s.clock SET now = now + $1::text::interval", schema), fmt.Sprintf("%d microseconds", d.Microseconds()))
 			},
