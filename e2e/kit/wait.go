@@ -41,6 +41,10 @@ func Since(at int64) time.Duration { return time.Duration(Monotonic() - at) }
 // Pace is the pause of a worker process before it tries again.
 func Pace() { time.Sleep(5 * time.Millisecond) }
 
+// PaceRefused is the pause of a worker or producer whose request a sidecar refused, because it doesn't reach the database for example. A failover
+// lasts for many seconds, in which requests prove nothing and take the processor that the servers need.
+func PaceRefused() { time.Sleep(50 * time.Millisecond) }
+
 // IsRunning reports whether a process exists and isn't a zombie.
 func IsRunning(t testing.TB, pid string) bool {
 	t.Helper()

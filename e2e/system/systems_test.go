@@ -17,14 +17,15 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestOtherSystemsCompile checks the types of the program and of Go's client for each system that a release is for. It compiles nothing, which
-// would take minutes. A soak run builds the releases.
+// TestOtherSystemsCompile checks the types of the program and of Go's client for other systems that a release is for. It compiles nothing, which
+// would take minutes. No file of this module is for one architecture of darwin, so it checks the types for one, and for the other one that the
+// imported packages have files. A soak run builds the releases.
 func TestOtherSystemsCompile(t *testing.T) {
 	t.Parallel()
-	for _, system := range []string{"linux/arm64", "darwin/amd64", "darwin/arm64"} {
+	for _, system := range []string{"linux/arm64", "darwin/arm64"} {
 		t.Run(system, func(t *testing.T) {
 			t.Parallel()
-			checked, err := checkTypes(system, "./cmd/qsidecar", "./clients/go")
+			checked, err := checkTypes(system)
 			if err != nil {
 				t.Error(err)
 			}
@@ -33,19 +34,28 @@ func TestOtherSystemsCompile(t *testing.T) {
 			}
 		})
 	}
+	if _, err := listPackages("darwin/amd64"); err != nil {
+		t.Error(err)
+	}
 }
 
-// checkTypes checks the types of packages and of all that they import, for another system. It checks the bodies of functions in this module, and
-// returns the number of its packages.
-func checkTypes(system string, patterns ...string) (checked int, err error) {
+// listPackages lists what the program and Go's client import for a system, each package after its own imports.
+func listPackages(system string) ([]byte, error) {
 	goos, arch, _ := strings.Cut(system, "/")
-	list := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Module"}, patterns...)...)
+	list := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Module", "./cmd/qsidecar", "./clients/go")
 	list.Dir, list.Stderr = kit.Path("."), os.Stderr
 	list.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+arch, "CGO_ENABLED=0")
-	out, err := list.Output()
+	return list.Output()
+}
+
+// checkTypes checks the types of all packages for another system. It checks the bodies of functions in this module, and returns the number of its
+// packages.
+func checkTypes(system string) (checked int, err error) {
+	out, err := listPackages(system)
 	if err != nil {
 		return 0, err
 	}
+	_, arch, _ := strings.Cut(system, "/")
 	known := map[string]*types.Package{"unsafe": types.Unsafe}
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p struct {

@@ -94,17 +94,21 @@ func store(t *testing.T, sc *kit.Sidecar) map[string]string {
 
 func TestPageOnSQLite(t *testing.T) {
 	t.Parallel()
-	usePage(t, kit.NewSite(t))
+	s := kit.NewSite(t)
+	input := usePage(t, s, "login", "logoutBesideEvents", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "selectJobs", "ownName", "retryFew", "retryAll")
+	_, input["base"] = pageOf(t, s, "b", "read")
+	browse(t, s, input, "readOnly")
 }
 
+// TestPageOnPostgres runs the scenarios that search and change jobs. The others show what the page does before it asks the sidecar.
 func TestPageOnPostgres(t *testing.T) {
 	t.Parallel()
 	s, _ := kit.NewPostgresSite(t)
-	usePage(t, s)
+	usePage(t, s, "live", "find", "findInQueue", "changeJob", "selectJobs", "retryFew", "retryAll")
 }
 
-// usePage uses the page of a sidecar whose workers run, and that of another one with access: read.
-func usePage(t *testing.T, s *kit.Site) {
+// usePage runs scenarios on the page of a sidecar whose workers run, and returns their input.
+func usePage(t *testing.T, s *kit.Site, scenarios ...string) map[string]any {
 	t.Helper()
 	sc, base := pageOf(t, s, "a", "write")
 	jobs := store(t, sc)
@@ -130,10 +134,8 @@ func usePage(t *testing.T, s *kit.Site) {
 	}
 	sc.Work("live", "--", "cat")
 	input := map[string]any{"base": base, "token": token, "ada": adaToken, "jobs": jobs, "html": html, "bulk": bulk, "keys": keys}
-	browse(t, s, input, "login", "logoutBesideEvents", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "selectJobs", "ownName", "retryFew", "retryAll")
-
-	_, input["base"] = pageOf(t, s, "b", "read")
-	browse(t, s, input, "readOnly")
+	browse(t, s, input, scenarios...)
+	return input
 }
 
 func TestAccessibility(t *testing.T) {

@@ -11,19 +11,23 @@ import (
 func Poll(ctx context.Context, fact func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for began := time.Now(); ; {
 		err := fact(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause(began)):
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil { // a later attempt would fail for this reason alone
 			return fmt.Errorf("not within %v (%s): %w", Limit, EnvLimit, err)
 		}
 	}
+}
+
+// pause is the time between two checks of a fact. It grows with the time since the first one, because what is slow to become true is checked often
+// for nothing, and checks of many tests then take more of the processor than what they wait for.
+func pause(began time.Time) time.Duration {
+	return min(max(2*time.Millisecond, time.Since(began)/16), 20*time.Millisecond)
 }

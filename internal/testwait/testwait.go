@@ -38,9 +38,8 @@ func limit(text string) time.Duration {
 // on the test's goroutine, many times a second, so it must be cheap.
 func Until(t testing.TB, what string, fact func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := Deadline(); !fact(); <-tick.C {
+	began := time.Now()
+	for deadline := Deadline(); !fact(); time.Sleep(pause(began)) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v (%s): %s", Limit, EnvLimit, what)
 		}

@@ -89,7 +89,7 @@ func (r *Run) enqueue(p *production, sc *kit.Sidecar, from, to int, stop <-chan 
 		case <-stop:
 			return fmt.Errorf("stopped; the last answer was %v, %w", reply, err)
 		default:
-			kit.Pace()
+			kit.PaceRefused()
 		}
 	}
 }

@@ -163,14 +163,15 @@ func (r *Run) countAcks() {
 // work kills until every job is enqueued and the queue is empty. It returns how many acks it saw.
 // The time limit applies to each ack.
 func (r *Run) work(produced *production) int {
-	total, looks := 0, 0
+	total, checked := 0, kit.Monotonic()
 	for over := false; !over; {
 		testwait.Until(r.T, fmt.Sprintf("an ack after %d, or the end", total), func() bool {
 			before := total
 			total += r.newAcks(total)
-			if looks++; total != before || looks%20 != 0 { // the other checks are expensive
+			if total != before || kit.Since(checked) < 100*time.Millisecond { // the other checks are expensive
 				return total != before
 			}
+			checked = kit.Monotonic()
 			r.watchWorkers()
 			if r.OnTick != nil {
 				r.OnTick(r)

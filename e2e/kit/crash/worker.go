@@ -198,7 +198,7 @@ func (c *crashWorker) handleError(e *kit.Error) error {
 		c.job = nil
 		return err
 	case "unavailable", "unknown_outcome", "draining", "busy":
-		kit.Pace()
+		kit.PaceRefused()
 		if c.job == nil {
 			return c.hist.Add(Record{Who: c.task.Name, What: refused, Code: e.Code})
 		}
