@@ -225,53 +225,53 @@ func newStandInSchemas(t *testing.T, url string, beside func(t *testing.T, sql s
 }
 
 // take returns a schema without jobs for a test.
-func (p *standInSchemas) take(t *testing.T) *standInSchema {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (s *standInSchemas) take(t *testing.T) *standInSchema {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var x *standInSchema
-	if last := len(p.free) - 1; last >= 0 {
-		x, p.free = p.free[last], p.free[:last]
+	if last := len(s.free) - 1; last >= 0 {
+		x, s.free = s.free[last], s.free[:last]
 	} else {
-		x = &standInSchema{name: fmt.Sprintf("test_%d", len(p.all)+1)}
-		x.e, x.o = emulatorOf(p.url, x.name)
-		p.all = append(p.all, x)
+		x = &standInSchema{name: fmt.Sprintf("test_%d", len(s.all)+1)}
+		x.e, x.o = emulatorOf(s.url, x.name)
+		s.all = append(s.all, x)
 	}
 	t.Cleanup(func() {
 		// Statements that a fault left behind can still be running.
-		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && !strings.Contains(t.Name(), "/Emptied") && x.clean(t, p.beside) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.free = append(p.free, x)
+		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && !strings.Contains(t.Name(), "/Emptied") && x.clean(t, s.beside) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.free = append(s.free, x)
 		}
 	})
 	return x
 }
 
 // store returns a Store that the test doesn't use yet.
-func (x *standInSchema) store(t *testing.T) *Store {
-	if x.used == len(x.stores) {
-		s, err := Open(t.Context(), x.o)
+func (s *standInSchema) store(t *testing.T) *Store {
+	if s.used == len(s.stores) {
+		store, err := Open(t.Context(), s.o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.stores = append(x.stores, s)
+		s.stores = append(s.stores, store)
 	}
-	x.used++
-	return x.stores[x.used-1]
+	s.used++
+	return s.stores[s.used-1]
 }
 
 // clean empties the schema, and reports whether another test can use it. The Stores keep their rows of qsidecar_commits.
-func (x *standInSchema) clean(t *testing.T, beside func(t *testing.T, sql string, args ...any)) bool {
-	if x.e.lockTimeouts {
+func (s *standInSchema) clean(t *testing.T, beside func(t *testing.T, sql string, args ...any)) bool {
+	if s.e.lockTimeouts {
 		return false // the sessions keep the setting
 	}
-	x.used = 0
-	for _, s := range x.stores {
-		if s.Life().Err() != nil {
+	s.used = 0
+	for _, store := range s.stores {
+		if store.Life().Err() != nil {
 			return false // the test closed it
 		}
-		s.Forget()
-		s.fault.Store(nil)
+		store.Forget()
+		store.fault.Store(nil)
 	}
 	beside(t, fmt.Sprintf(`DO $$DECLARE t name; BEGIN
 		FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = '%[1]s' AND tablename LIKE 'qsidecar%%' AND tablename NOT IN ('qsidecar_meta', 'qsidecar_commits') LOOP
@@ -280,7 +280,7 @@ func (x *standInSchema) clean(t *testing.T, beside func(t *testing.T, sql string
 		ALTER SEQUENCE %[1]s.qsidecar_sequence RESTART;
 		DROP FUNCTION IF EXISTS %[1]s.refuse() CASCADE;
 		UPDATE %[1]s.clock SET now = clock_timestamp() AT TIME ZONE 'UTC';
-	END$$`, x.name))
+	END$$`, s.name))
 	return true
 }
 
