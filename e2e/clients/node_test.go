@@ -58,8 +58,8 @@ func TestNodeSuite(t *testing.T) {
 	suite := exec.CommandContext(testwait.Context(t), "node", append([]string{"--test", "--test-reporter=spec"}, files...)...)
 	suite.Dir = clientlib.NodePackage
 	suite.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket)
-	suite.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // each file of tests has a process, which starts others
-	suite.Cancel = func() error { return syscall.Kill(-suite.Process.Pid, syscall.SIGKILL) }
+	suite.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	suite.Cancel = func() error { return syscall.Kill(-suite.Process.Pid, syscall.SIGKILL) } // Node starts a process for each file
 	if out, err := suite.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

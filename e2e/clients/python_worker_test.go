@@ -76,9 +76,11 @@ func TestPythonPostgres(t *testing.T) {
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
 	t.Run("threads", func(t *testing.T) {
+		t.Parallel()
 		checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
 	})
 	t.Run("async", func(t *testing.T) {
+		t.Parallel()
 		checkSidecarRestarts(t, clientlib.AsyncPythonWorker)
 	})
 }

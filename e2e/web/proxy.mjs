@@ -50,8 +50,9 @@ async function behindProxy(site, { base, name }) {
   assert.equal(page.url(), base + "/?q=mai");
   assert.equal(await page.evaluate(() => window.notReloaded), true, "the page was loaded again");
 
+  // The sidecar writes the links by its base_url, whatever the proxy is: one proxy with a prefix and one without follow all of them.
   const tabs = await page.locator("header nav a").allInnerTexts();
-  for (const tab of tabs) {
+  for (const tab of name.startsWith("the page's nginx") ? tabs : tabs.slice(-1)) {
     await page.locator("header nav a").filter({ hasText: tab }).click();
     await page.locator("header nav a[aria-current]").filter({ hasText: tab }).waitFor();
     assert.ok(page.url().startsWith(base + "/"), page.url());
