@@ -130,7 +130,8 @@ var groupWalkTests = map[string]func(*kit){
 		if err := k.InsertRow("group_name", rows+"'a'", false); err != nil {
 			k.Fatal(err)
 		}
-		for r := k.maintain(backends.Maintenance{}); r.More; r = k.maintain(backends.Maintenance{}) {
+		for more := true; more; {
+			more = k.maintain(backends.Maintenance{}).More
 		}
 		k.wantGroups(1+groups, jobs)
 	},
