@@ -22,7 +22,6 @@ type step struct {
 	test []string // arguments of go test; nil: run command
 	cmd  []string
 	env  []string
-	nice bool // it gets the processor time that other steps leave
 }
 
 // stream is a list of steps that run one after another. The streams of a suite run at the same
@@ -54,9 +53,6 @@ func (r *report) runStream(ctx context.Context, s stream) {
 
 // child is a command in its own process group. The whole group ends when ctx ends.
 func child(ctx context.Context, s step, args ...string) *exec.Cmd {
-	if s.nice {
-		args = append([]string{"nice"}, args...)
-	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), s.env...)

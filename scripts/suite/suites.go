@@ -233,7 +233,7 @@ func only(o options, tests []string) []string {
 }
 
 // checkStreams returns three streams: one mostly computes, one mostly waits for processes, and one has the short steps, so that
-// none of them runs alone at the end. The stream that waits goes first for the processors. The race detector sees each engine once, on its newest server. The step servers tests the oldest
+// none of them runs alone at the end. The race detector sees each engine once, on its newest server. The step servers tests the oldest
 // ones without it.
 func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	packages, err := list(ctx)
@@ -250,16 +250,16 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
-		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, inTestAlone, adoptedInOneGoroutine), inOneGoroutine)}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest), nice: true},
+		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m", without(slices.Concat(withoutRace, inTestAlone, adoptedInOneGoroutine), inOneGoroutine)}, unit), env: append(testEnv(), "CGO_ENABLED=1", testserver.EnvAge+"="+testserver.Newest)},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 	}, {
 		{name: "traces", dir: "e2e/traces", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
-		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv(), nice: true},
-		{name: "emulation", test: slices.Concat(common(o), []string{"-timeout=20m", "-skip=^TestConformanceByEmulation$/^(" + strings.Join(byEmulation, "|") + ")$", "./backends/sqlserver/..."}), env: testEnv(), nice: true},
-		{name: "servers", test: slices.Concat(common(o), []string{"-timeout=30m", without(onNewest, nil), "./backends/mysql", "./backends/postgres", "./internal/testserver"}), env: append(testEnv(), testserver.EnvAge+"="+testserver.Oldest), nice: true},
-		{name: "adopted", test: slices.Concat(common(o), []string{"-timeout=20m", "./backends/adopted"}, only(o, adoptedInOneGoroutine)), env: append(testEnv(), testserver.EnvAge+"="+testserver.Newest), nice: true},
+		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
+		{name: "emulation", test: slices.Concat(common(o), []string{"-timeout=20m", "-skip=^TestConformanceByEmulation$/^(" + strings.Join(byEmulation, "|") + ")$", "./backends/sqlserver/..."}), env: testEnv()},
+		{name: "servers", test: slices.Concat(common(o), []string{"-timeout=30m", without(onNewest, nil), "./backends/mysql", "./backends/postgres", "./internal/testserver"}), env: append(testEnv(), testserver.EnvAge+"="+testserver.Oldest)},
+		{name: "adopted", test: slices.Concat(common(o), []string{"-timeout=20m", "./backends/adopted"}, only(o, adoptedInOneGoroutine)), env: append(testEnv(), testserver.EnvAge+"="+testserver.Newest)},
 		{name: "docs", cmd: []string{"make", "--no-print-directory", "docs"}},
 	}}, nil
 }

@@ -91,7 +91,7 @@ class Jobs(Case):
         job.ack()
         jobs = [self.one(), self.one()]
         self.assertEqual(sorted(job.payload for job in jobs), [4, 5])
-        self.assertFalse(self.client.enqueue(self.q, 6, key="other", key_until="start").duplicate)
+        self.assertFalse(self.client.enqueue(self.q, 6, key="other", key_until="start", delay=60).duplicate)  # no claim takes it
         self.assertTrue(self.client.enqueue(self.q, 7, key="other").duplicate)
         with self.assertRaisesRegex(qsidecar.BadRequest, "delay_ms"):
             self.client.enqueue(self.q, key="k", on_conflict="debounce")
