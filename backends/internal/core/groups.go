@@ -34,7 +34,8 @@ import (
 // needs one transaction for each. Maintenance sees to the remaining notes and marks within a second. It also walks over all groups with blocked jobs or slots, a few at a time, and so finds what a plain DELETE
 // freed, and jobs that became ready after their back-off although the limit is lower now.
 //
-// A transaction that hangs can keep a stripe locked. Then only maintenance tries the groups of the stripe, after the others.
+// A transaction that hangs can keep a stripe locked. Then only maintenance waits for it, after it saw to the other groups. Admissions after commits
+// try the stripe without a wait.
 
 // Group names a group of jobs.
 type Group = backends.Group
@@ -151,7 +152,7 @@ const (
 // GroupFinder is a Reader of an engine whose jobs can have groups.
 type GroupFinder interface {
 	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
-	// walk groups with blocked jobs or jobs that have slots, which come after one. more is true if there can be more notes, or more such jobs.
+	// walk groups with blocked jobs or jobs that have slots, which come after one. A group can be in the list twice. more is true if there can be more notes, or more such jobs.
 	// last is the last group of the walk, or zero if the walk has ended.
 	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, more bool, last Group, err error)
 
@@ -384,7 +385,7 @@ func (s *Store) Admit(ctx context.Context, groups []Group) (queues []string) {
 	return queues
 }
 
-// admitAll carries out admissions: of the parts of waiting, each of which waits for locked stripes, then of those of trying, which do not. If another
+// admitAll carries out an admission for each part of waiting, which waits for locked stripes, and then for each part of trying, which does not. If another
 // transaction keeps a stripe locked, or the database refuses a row, the other groups of the part are tried apart.
 func (s *Store) admitAll(ctx context.Context, waiting, trying [][]Group) (queues []string, _ error) {
 	var errs []error
@@ -415,8 +416,11 @@ func (s *Store) admitAll(ctx context.Context, waiting, trying [][]Group) (queues
 		first, second := halves(some)
 		return waits >= admitWaits || try(first, wait) || try(second, wait)
 	}
-	_ = slices.ContainsFunc(waiting, func(some []Group) bool { return try(some, true) }) ||
-		slices.ContainsFunc(trying, func(some []Group) bool { return try(some, false) })
+	for i, part := range slices.Concat(waiting, trying) {
+		if try(part, i < len(waiting)) {
+			break
+		}
+	}
 	return distinctNames(queues), errors.Join(errs...)
 }
 
@@ -470,7 +474,7 @@ type heldStripes struct {
 	until map[stripe]time.Time
 }
 
-// heldStripe is for how long only maintenance tries a stripe. Maintenance tries it each second while there is something to admit.
+// heldStripe is for how long only maintenance waits for a stripe. Maintenance does that each second while there is something to admit.
 const heldStripe = 5 * time.Second
 
 // hold notes that the stripe of the groups is locked.

@@ -29,7 +29,7 @@ UPDATE {by_id} SET group_name = admitted_group, admitted_group = NULL, group_not
 INSERT INTO qsidecar_stripes (queue, stripe) VALUES (:queue, :stripe) ON DUPLICATE KEY UPDATE passes = passes + 1
 
 -- name: free_stripes
--- Leaves out the stripes that other transactions have locked, or fails.
+-- Leaves out the stripes that other transactions have locked. Servers without SKIP LOCKED fail at once if one is locked.
 SELECT queue, stripe FROM qsidecar_stripes FORCE INDEX (PRIMARY) WHERE :stripes FOR UPDATE {if_free}
 
 -- name: one_stripe
