@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // wantGroups checks how many jobs of queue "q" are ready and blocked.
@@ -134,6 +135,64 @@ var groupWalkTests = map[string]func(*kit){
 			more = k.maintain(backends.Maintenance{}).More
 		}
 		k.wantGroups(1+groups, jobs)
+	},
+	"ManyPlainInsertsOfAGroupDelayNoOther": func(k *kit) {
+		if k.InsertRow == nil {
+			return
+		}
+		insert := func(rows string) {
+			k.Helper()
+			if err := k.InsertRow("group_name", rows, false); err != nil {
+				k.Fatal(err)
+			}
+		}
+		const groups = 100
+		rows := strings.Repeat("'a'), ('q', 'odd', ", 900)
+		for g := range groups {
+			rows += fmt.Sprintf("'b%02d'), ('q', 'odd', ", g)
+		}
+		insert(rows + "'a'")
+		for range 9 {
+			insert(strings.Repeat("'a'), ('q', 'odd', ", 900) + "'a'")
+		}
+		sweep := func() {
+			for more := true; more; {
+				more = k.maintain(backends.Maintenance{}).More
+			}
+		}
+		sweep()
+		blocked := k.stats().Blocked
+		insert("'c'")
+		sweep()
+		sweep()
+		k.wantGroups(1+groups+1, blocked)
+	},
+	"ManyNotesOfAHeldStripeDelayNoOther": func(k *kit) {
+		if k.LockStripe == nil {
+			return
+		}
+		k.enqueueMembers("a", "z")
+		k.write(backends.Ack{Leases: leasesOf(k.wantNext("a", "z")...)})
+		unlock := k.LockStripe("q", "a")
+		var jobs []backends.NewJob
+		for g := 0; len(jobs) < 600; g++ { // more than a search of maintenance finds
+			name := fmt.Sprintf("b%d", g)
+			if _, stripes := core.StripesOf([]backends.Group{{Queue: "q", Name: "a"}, {Queue: "q", Name: name}}); len(stripes) == 1 {
+				jobs = append(jobs, backends.NewJob{Queue: "q", Group: name, Payload: []byte(name)})
+			}
+		}
+		for _, w := range []backends.Enqueue{{Jobs: jobs}, {Jobs: []backends.NewJob{member("z1")}}} {
+			if r, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{w}}); err != nil || r.Writes[0].Err != nil {
+				k.Fatalf("%v, %v", err, r.Writes)
+			}
+		}
+		k.maintain(backends.Maintenance{})
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(1, 600)
+		unlock()
+		k.maintain(backends.Maintenance{})
+		k.maintain(backends.Maintenance{})
+		k.wantGroups(601, 0)
 	},
 	"JobsWithoutGroupsNeedNoTableOfGroups": func(k *kit) {
 		if k.RemoveTable == nil {

@@ -224,7 +224,7 @@ func (s *Store) cleanAdmitted(ctx context.Context, limit int) error {
 	if err != nil {
 		return err
 	}
-	none, err := s.visit(ctx, 1, func(*session.Result) {}, s.sql.findNotes)
+	none, err := s.visit(ctx, 1, func(*session.Result) {}, s.sql.findNotes, "", "", []byte{})
 	c.notes.Store(err == nil && !none)
 	return err
 }

@@ -295,9 +295,6 @@ func (t *tx) readBlocked(all []admission, limit int, unnoticed *[]int64) {
 	}
 }
 
-// walkRows is how many entries of the index a walk reads for each group. It skips the other entries of a group that has more.
-const walkRows = 20
-
 // GroupSlots implements core.GroupFinder.
 func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []backends.JobState, err error) {
 	t.Each(func(r *session.Result) {
@@ -307,48 +304,64 @@ func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []bac
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
-	t.Each(func(r *session.Result) { groups = append(groups, core.Group{Queue: r.Text(0), Name: r.Text(1)}) }, t.s.sql.findNotes, limit)
-	unnoticed := walkPart{}
-	t.Each(func(r *session.Result) { unnoticed.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, table.Unnoticed, table.Noticed, limit)
-	from := table.Noticed
-	if after.Queue != "" {
-		from += table.GroupSegment(after.Queue, after.Name)
-	}
-	blocked, admitted := walkPart{}, walkPart{}
-	t.Each(func(r *session.Result) { blocked.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, from, table.AfterBlocked, walkRows*walk)
-	t.Each(func(r *session.Result) { admitted.add(core.Group{Queue: r.Text(0), Name: r.Text(1)}, r.Int(2)) }, t.s.sql.findAdmitted, after.Queue, after.Queue, []byte(after.Name), walkRows*walk)
-	if err = t.Flush(ctx); err != nil {
-		return nil, false, last, err
-	}
-	t.s.cleaner.notes.Store(false)
-	both := slices.Concat(blocked.groups, admitted.groups)
-	slices.SortFunc(both, core.CompareGroups)
-	both = slices.Compact(both)
-	ended := true
-	for _, part := range []walkPart{blocked, admitted} {
-		if part.rows == int64(walkRows*walk) { // more groups can follow its last one
-			end := part.groups[len(part.groups)-1]
-			both = slices.DeleteFunc(both, func(g core.Group) bool { return core.CompareGroups(g, end) > 0 })
-			ended = false
+func (t *tx) FindGroups(ctx context.Context, searches core.GroupSearches) (found core.FoundGroups, err error) {
+	blocked := func(letter, before string) func(*groupScan) {
+		return func(s *groupScan) {
+			from := letter
+			if s.After.Queue != "" {
+				from += table.GroupSegment(s.After.Queue, s.After.Name)
+			}
+			t.Each(func(r *session.Result) { s.add(table.GroupOf(r.Text(0)), r.Int(1)) }, t.s.sql.findBlocked, from, before, s.most())
 		}
 	}
-	if len(both) > walk {
-		both, ended = both[:walk], false
+	rows := func(sql string) func(*groupScan) {
+		return func(s *groupScan) {
+			t.Each(func(r *session.Result) { s.add(core.Group{Queue: r.Text(0), Name: r.Text(1)}, r.Int(2)) }, sql, s.After.Queue, s.After.Queue, []byte(s.After.Name), s.most())
+		}
 	}
-	if !ended {
-		last = both[len(both)-1]
+	scans := []*groupScan{
+		{source: core.NotedGroups, next: rows(t.s.sql.findNotes)},
+		{source: core.ArrivedGroups, next: blocked(table.Unnoticed, table.Noticed)},
+		{source: core.AllGroups, next: blocked(table.Noticed, table.AfterBlocked)},
+		{source: core.AllGroups, next: rows(t.s.sql.findAdmitted)},
 	}
-	more = len(groups) >= limit || unnoticed.rows >= int64(limit)
-	return slices.Concat(groups, unnoticed.groups, both), more, last, nil
+	for _, s := range scans {
+		s.GroupSearch = searches[s.source]
+	}
+	for going := slices.Clone(scans); len(going) > 0; going = slices.DeleteFunc(going, (*groupScan).ended) {
+		for _, s := range going {
+			s.rows = 0
+			s.next(s)
+		}
+		if err := t.Flush(ctx); err != nil {
+			return found, err
+		}
+	}
+	t.s.cleaner.notes.Store(false)
+	for _, s := range scans {
+		some := slices.Concat(found[s.source], s.groups)
+		slices.SortFunc(some, core.CompareGroups)
+		some = slices.Compact(some)
+		found[s.source] = some[:min(len(some), s.Limit)]
+	}
+	return found, nil
 }
 
-// walkPart are the groups of some entries of an index.
-type walkPart struct {
-	groups []core.Group
-	rows   int64
+// groupScan is a search that reads some entries of an index at a time. The next part skips the other entries of the last group.
+type groupScan struct {
+	core.GroupSearch // after the groups that it found
+	source           core.GroupSource
+	next             func(*groupScan) // reads a part
+	groups           []core.Group
+	rows             int64 // of the last part
 }
 
-func (w *walkPart) add(g core.Group, rows int64) {
-	w.groups, w.rows = append(w.groups, g), w.rows+rows
+// most returns how many entries a part has.
+func (g *groupScan) most() int { return min(20*g.Limit, 500) }
+
+// add adds a group of a part that has some entries.
+func (g *groupScan) add(group core.Group, rows int64) {
+	g.groups, g.After, g.rows = append(g.groups, group), group, g.rows+rows
 }
+
+func (g *groupScan) ended() bool { return len(g.groups) >= g.Limit || g.rows < int64(g.most()) }

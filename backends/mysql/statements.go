@@ -259,7 +259,7 @@ func render(clock string, v session.Server) *statements {
 		enterAdmitted: t.Get("enter_admitted", "queue group job"),
 		notice:        t.Get("notice", "ids"),
 		admit:         t.Get("admit", "ids"),
-		findNotes:     t.Get("find_notes", "limit"),
+		findNotes:     t.Get("find_notes", "queue queue group limit"),
 		admitLast:     t.Get("admit_last", "ranks ids"),
 		findBlocked:   t.Get("find_blocked", "after before limit"),
 		findAdmitted:  t.Get("find_admitted", "queue queue group limit"),

@@ -116,22 +116,17 @@ func (t *tx) GroupSlots(ctx context.Context, g core.Group, limit int) (all []bac
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
-	found, walked := 0, 0
-	err = t.ask(ctx, t.s.sql.findGroups, func(rows pgx.Rows) error {
-		var g core.Group
-		var ofWalk bool
-		err := rows.Scan(&g.Queue, &g.Name, &ofWalk)
-		if groups = append(groups, g); ofWalk {
-			last = g
-			walked++
-		} else {
-			found++
-		}
-		return err
-	}, after.Queue, after.Name, walk, limit)
-	if walked < walk {
-		last = core.Group{}
+func (t *tx) FindGroups(ctx context.Context, searches core.GroupSearches) (found core.FoundGroups, err error) {
+	var args []any
+	for _, s := range searches {
+		args = append(args, s.After.Queue, s.After.Name, s.Limit)
 	}
-	return groups, found >= limit, last, err
+	err = t.ask(ctx, t.s.sql.findGroups, func(rows pgx.Rows) error {
+		var source core.GroupSource
+		var g core.Group
+		err := rows.Scan(&source, &g.Queue, &g.Name)
+		found[source] = append(found[source], g)
+		return err
+	}, args...)
+	return found, err
 }

@@ -132,6 +132,28 @@ func TestBacklogCostsNothing(t *testing.T) {
 	})
 }
 
+// TestSearchForGroupsStepsOverTheirJobs counts the pages that a search for groups reads, beside one group with many blocked jobs, while the
+// server's statistics are those of an empty table.
+func TestSearchForGroupsStepsOverTheirJobs(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := filled(t, p)
+		s := open(t, Options{URL: url})
+		must(t, url, "VACUUM ANALYZE")
+		must(t, url, `ALTER TABLE qsidecar.qsidecar_jobs SET (autovacuum_enabled = false);
+			INSERT INTO qsidecar.qsidecar_jobs (queue, group_name, group_noticed) SELECT 'q', g, r FROM unnest('{a,b,c}'::text[]) g CROSS JOIN unnest('{t,null}'::boolean[]) r;
+			INSERT INTO qsidecar.qsidecar_admissions (queue, group_name) SELECT 'q', g FROM unnest('{a,b,c}'::text[]) g`)
+		search := func() int64 { return pages(t, s, s.sql.findGroups, "", "", 500, "", "", 500, "", "", 20) }
+		before := search()
+		must(t, url, `INSERT INTO qsidecar.qsidecar_jobs (queue, group_name, group_noticed) SELECT 'q', 'b', r FROM generate_series(1, 10000) CROSS JOIN unnest('{t,null}'::boolean[]) r;
+			INSERT INTO qsidecar.qsidecar_admissions (queue, group_name) SELECT 'q', 'b' FROM generate_series(1, 10000)`)
+		after := search()
+		t.Logf("a search reads %d pages, and %d with the backlog", before, after)
+		if after > before+before/2+50 {
+			t.Errorf("a search reads %d pages, and %d with the backlog", before, after)
+		}
+	})
+}
+
 func pagesOfAClaim(t *testing.T, s *Store) int64 {
 	t.Helper()
 	q := s.claimStatement(claimBatch(1, 10, 0).Claims[0].Queues[0], 10, true)

@@ -141,7 +141,7 @@ func render(schema string) *statements {
 		block:           t.Get("block", "queues groups limit"),
 		admit:           t.Get("admit", "queues groups limit"),
 		groupSlots:      t.Get("group_slots", "queue group limit"),
-		findGroups:      t.Get("find_groups", "after_queue after_group walk limit"),
+		findGroups:      t.Get("find_groups", "noted_queue noted_group noted_limit arrived_queue arrived_group arrived_limit every_queue every_group every_limit"),
 
 		look:            t.Get("look", look),
 		lookJobs:        t.Get("look_jobs", look),

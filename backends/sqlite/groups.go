@@ -26,29 +26,33 @@ func (t *tx) noteGroup(g core.Group) error {
 
 // NoteAllGroups implements core.Grouper.
 func (t *tx) NoteAllGroups(queue string) {
-	for _, sql := range []string{t.sql.nextBlocked, t.sql.nextAdmitted} {
-		t.do(func() error {
-			for g := (core.Group{Queue: queue}); ; {
-				next, err := t.nextGroup(sql, g)
-				if err != nil || next.Queue != queue {
-					return err
-				}
-				if err := t.noteGroup(next); err != nil {
-					return err
-				}
-				g = next
+	t.do(func() error {
+		for g := (core.Group{Queue: queue}); ; {
+			next, err := t.nextGroup(g, t.sql.nextBlocked, t.sql.nextAdmitted)
+			if err != nil || next.Queue != queue {
+				return err
 			}
-		})
-	}
+			if err := t.noteGroup(next); err != nil {
+				return err
+			}
+			g = next
+		}
+	})
 }
 
-// nextGroup returns the group that comes after one, or zero.
-func (t *tx) nextGroup(sql string, after core.Group) (next core.Group, err error) {
-	err = t.query(sql, func(r row) error {
-		next = core.Group{Queue: r.text(0), Name: r.text(1)}
-		return nil
-	}, after.Queue, after.Name)
-	return next, err
+// nextGroup returns the first group that comes after one in the results of some queries, or zero.
+func (t *tx) nextGroup(after core.Group, queries ...string) (next core.Group, _ error) {
+	for _, sql := range queries {
+		if err := t.query(sql, func(r row) error {
+			if g := (core.Group{Queue: r.text(0), Name: r.text(1)}); next == (core.Group{}) || core.CompareGroups(g, next) < 0 {
+				next = g
+			}
+			return nil
+		}, after.Queue, after.Name); err != nil {
+			return next, err
+		}
+	}
+	return next, nil
 }
 
 // LeaveGroups implements core.Grouper.
@@ -191,32 +195,21 @@ func (t *tx) GroupSlots(_ context.Context, g core.Group, limit int) (all []backe
 }
 
 // FindGroups implements core.GroupFinder.
-func (t *tx) FindGroups(_ context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
-	for _, sql := range []string{t.sql.noted, t.sql.arrived} {
-		if err := t.query(sql, func(r row) error {
-			groups = append(groups, core.Group{Queue: r.text(0), Name: r.text(1)})
-			return nil
-		}, limit); err != nil {
-			return nil, false, last, err
+func (t *tx) FindGroups(_ context.Context, searches core.GroupSearches) (found core.FoundGroups, err error) {
+	for source, next := range [...][]string{
+		core.NotedGroups: {t.sql.nextNoted}, core.ArrivedGroups: {t.sql.nextArrived}, core.AllGroups: {t.sql.nextBlocked, t.sql.nextAdmitted},
+	} {
+		last := searches[source].After
+		for range searches[source].Limit {
+			g, err := t.nextGroup(last, next...)
+			if err != nil {
+				return found, err
+			}
+			if g == (core.Group{}) {
+				break
+			}
+			found[source], last = append(found[source], g), g
 		}
 	}
-	more = len(groups) >= limit
-	for last = after; walk > 0; walk-- {
-		blocked, err := t.nextGroup(t.sql.nextBlocked, last)
-		if err != nil {
-			return nil, false, last, err
-		}
-		admitted, err := t.nextGroup(t.sql.nextAdmitted, last)
-		if err != nil {
-			return nil, false, last, err
-		}
-		if last = blocked; last == (core.Group{}) || admitted != (core.Group{}) && core.CompareGroups(admitted, last) < 0 {
-			last = admitted
-		}
-		if last == (core.Group{}) {
-			break
-		}
-		groups = append(groups, last)
-	}
-	return groups, more, last, nil
+	return found, nil
 }

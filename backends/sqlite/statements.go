@@ -24,7 +24,7 @@ type statements struct {
 	// sql/gates.sql
 	enterClaimed, leaveCapped, readGate, moveGate, enterCapped, setLimits, allLimits string
 	// sql/groups.sql
-	noteGroup, leaveGroup, takeNote, takeArrived, slots, delayed, admitted, blocked, admit, block, groupSlots, noted, arrived, nextBlocked, nextAdmitted string
+	noteGroup, leaveGroup, takeNote, takeArrived, slots, delayed, admitted, blocked, admit, block, groupSlots, nextNoted, nextArrived, nextBlocked, nextAdmitted string
 	// sql/heartbeat.sql
 	join, heartbeat, farewell, peers string
 	// sql/maintain.sql
@@ -175,8 +175,8 @@ var render = sync.OnceValue(func() *statements {
 		admit:        t.Get("admit", "position id"),
 		block:        t.Get("block", "noticed id"),
 		groupSlots:   t.Get("group_slots", "queue group limit"),
-		noted:        t.Get("noted", "limit"),
-		arrived:      t.Get("arrived", "limit"),
+		nextNoted:    t.Get("next_noted", "queue group"),
+		nextArrived:  t.Get("next_arrived", "queue group"),
 		nextBlocked:  t.Get("next_blocked", "queue group"),
 		nextAdmitted: t.Get("next_admitted", "queue group"),
 

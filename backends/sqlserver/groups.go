@@ -342,13 +342,13 @@ func (q inspection) GroupSlots(ctx context.Context, g core.Group, limit int) (al
 }
 
 // FindGroups implements core.GroupFinder.
-func (q inspection) FindGroups(ctx context.Context, after core.Group, walk, limit int) (groups []core.Group, more bool, last core.Group, err error) {
-	var unnoticed, walked []core.Group
-	err = q.once(ctx, call{q.sql.findGroups, []any{after.Queue, storedGroup(after.Name), int64(walk), int64(limit)}, []reader{
-		groupsInto(&groups), groupsInto(&unnoticed), groupsInto(&walked),
-	}})
-	if len(walked) == walk {
-		last = walked[walk-1]
+func (q inspection) FindGroups(ctx context.Context, searches core.GroupSearches) (found core.FoundGroups, err error) {
+	var args []any
+	for _, s := range searches {
+		args = append(args, s.After.Queue, storedGroup(s.After.Name), int64(s.Limit))
 	}
-	return slices.Concat(groups, unnoticed, walked), max(len(groups), len(unnoticed)) >= limit, last, err
+	err = q.once(ctx, call{q.sql.findGroups, args, []reader{
+		groupsInto(&found[core.NotedGroups]), groupsInto(&found[core.ArrivedGroups]), groupsInto(&found[core.AllGroups]),
+	}})
+	return found, err
 }

@@ -151,14 +151,41 @@ const (
 
 // GroupFinder is a Reader of an engine whose jobs can have groups.
 type GroupFinder interface {
-	// FindGroups returns groups of at most limit notes, those of at most limit blocked jobs that no sidecar has noticed, and at most
-	// walk groups with blocked jobs or jobs that have slots, which come after one. A group can be in the list twice. more is true if there can be more notes, or more such jobs.
-	// last is the last group of the walk, or zero if the walk has ended.
-	FindGroups(ctx context.Context, after Group, walk, limit int) (groups []Group, more bool, last Group, err error)
+	// FindGroups carries out a search in each source.
+	FindGroups(ctx context.Context, searches GroupSearches) (found FoundGroups, err error)
 
 	// GroupSlots returns jobs that have a slot of the group, at most limit.
 	GroupSlots(ctx context.Context, g Group, limit int) ([]backends.JobState, error)
 }
+
+// GroupSource is where maintenance finds groups that can have something to change.
+type GroupSource int
+
+const (
+	// NotedGroups have notes.
+	NotedGroups GroupSource = iota
+
+	// ArrivedGroups have blocked jobs that no sidecar has noticed.
+	ArrivedGroups
+
+	// AllGroups have blocked jobs, or jobs that have slots. Arrived groups can be left out.
+	AllGroups
+
+	groupSources
+)
+
+// GroupSearches has the search in each source.
+type GroupSearches [groupSources]GroupSearch
+
+// GroupSearch is for the first groups that come after one, at most Limit.
+type GroupSearch struct {
+	After Group
+	Limit int
+}
+
+// FoundGroups has the groups that were found in each source: distinct, in order, and as many as the limit unless these are the last ones.
+// So a group is one of them, however many notes or jobs it has.
+type FoundGroups [groupSources][]Group
 
 // hasState reports whether jobs of the engine can be in a state.
 func hasState(r Reader, state backends.State) bool {
@@ -170,16 +197,18 @@ const (
 	admitGroups = 100  // groups of one admission
 	admitJobs   = 1000 // jobs that one admission changes in each group
 	admitAtOnce = 4    // groups in which a commit that ends jobs admits others, and jobs in each: see Commit.admit
-	foundNotes  = 500  // notes that maintenance reads at a time
-	walkGroups  = 20   // groups that it walks over at a time
 	admitWaits  = 8    // waits for locks of other transactions after which it stops: a hung host can hold many of them
 )
 
-// groupWalk is how far the walk over the groups has come.
+// groupWalk is how far maintenance has come with the groups of each source. It begins again at the end. So groups that can't be
+// admitted, because their stripes are locked or they have very many jobs, delay no others.
 type groupWalk struct {
 	mu sync.Mutex
-	at Group
+	at [groupSources]Group // the last ones
 }
+
+// groupLimits are how many groups a search finds.
+var groupLimits = [groupSources]int{NotedGroups: 500, ArrivedGroups: 500, AllGroups: 20}
 
 // distinctGroups sorts groups, each once.
 func distinctGroups(groups []Group) []Group {
@@ -575,32 +604,51 @@ func (s *Store) admit(ctx context.Context, groups []Group, wait bool) (queues []
 	return queues, again, nil
 }
 
+// next returns the next searches.
+func (g *groupWalk) next() (searches GroupSearches) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for source, limit := range groupLimits {
+		searches[source] = GroupSearch{g.at[source], limit}
+	}
+	return searches
+}
+
+// found moves the walk on. It reports whether more noted or arrived groups can follow.
+func (g *groupWalk) found(groups FoundGroups) (more bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at = [groupSources]Group{}
+	for source, limit := range groupLimits {
+		if some := groups[source]; len(some) == limit {
+			g.at[source] = some[limit-1]
+			more = more || GroupSource(source) != AllGroups
+		}
+	}
+	return more
+}
+
+// forget begins the walk again.
+func (g *groupWalk) forget() { g.found(FoundGroups{}) }
+
 // admitDue does the admissions that maintenance finds.
 func (s *Store) admitDue(ctx context.Context, r *backends.MaintenanceResult) error {
-	s.walk.mu.Lock()
-	after := s.walk.at
-	s.walk.mu.Unlock()
-	var groups []Group
-	var more bool
-	var last Group
+	var found FoundGroups
 	if err := s.within(ctx, backends.OwnGroups|backends.OwnJobs, func(ctx context.Context) error {
 		return s.read(ctx, func(ctx context.Context, reader Reader) (err error) {
-			finder, ok := reader.(GroupFinder)
-			if ok {
-				groups, more, last, err = finder.FindGroups(ctx, after, walkGroups, foundNotes)
+			if finder, ok := reader.(GroupFinder); ok {
+				found, err = finder.FindGroups(ctx, s.walk.next())
 			}
 			return err
 		})
 	}); err != nil {
 		return err
 	}
-	s.walk.mu.Lock()
-	s.walk.at = last
-	s.walk.mu.Unlock()
-	groups = distinctGroups(append(groups, s.notes.all()...))
+	more := s.walk.found(found)
+	groups := distinctGroups(slices.Concat(append(found[:], s.notes.all())...))
 	free, held := s.heldStripes.split(groups, s.LocalTime())
 	queues, err := s.admitAll(ctx, append(slices.Collect(slices.Chunk(free, admitGroups)), byStripe(held)...), nil)
-	r.More = r.More || more && len(queues) > 0
+	r.More = r.More || more && (len(queues) > 0 || len(held) == 0)
 	for _, q := range queues {
 		if !slices.Contains(r.MadeReady, q) {
 			r.MadeReady = append(r.MadeReady, q)

@@ -167,7 +167,7 @@ func (s *Store) Forget() {
 	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
 	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
 	s.retries.all = nil
-	s.walk.at = Group{}
+	s.walk.forget()
 	s.batchesOnce, s.batchTable = sync.Once{}, nil // it has a walk, too
 	s.dry.forget()
 	s.grouped.n.Store(0)

@@ -84,7 +84,11 @@ UPDATE {by_id} SET admitted_group = group_name, group_name = NULL, group_noticed
 WHERE id IN (:ids)
 
 -- name: find_notes
-SELECT queue, group_name FROM qsidecar_admissions ORDER BY note LIMIT :limit
+-- The groups of the first rows of qsidecar_admissions that come after a group, and how many of these rows each has.
+SELECT x.queue, x.group_name, COUNT(*) FROM (
+  SELECT queue, group_name FROM qsidecar_admissions FORCE INDEX (qsidecar_admissions_group) WHERE queue > :queue OR queue = :queue AND group_name > :group
+  ORDER BY queue, group_name LIMIT :limit) AS x
+GROUP BY x.queue, x.group_name ORDER BY x.queue, x.group_name
 
 -- name: find_blocked
 -- The values of `segment` of the first blocked jobs in a range, and how many of these jobs have each.

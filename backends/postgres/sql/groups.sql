@@ -166,12 +166,27 @@ SELECT id, state FROM {s}.qsidecar_jobs
 WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group ORDER BY queue, admitted_group, state LIMIT :limit
 
 -- name: find_groups
--- Groups that possibly have something to change: noted ones, those with jobs that no sidecar has noticed, and those of a part of the
--- walk over all groups with blocked jobs or slots. The last row is where the walk goes on.
-WITH RECURSIVE walk AS (
-  SELECT :after_queue::text COLLATE "C" AS queue, :after_group::text COLLATE "C" AS name, 0 AS n
+-- Groups that possibly have something to change: noted ones, those with jobs that no sidecar has noticed, and those with blocked jobs or
+-- slots. It steps through the groups, not through the rows.
+WITH RECURSIVE noted AS (
+  SELECT :noted_queue::text COLLATE "C" AS queue, :noted_group::text COLLATE "C" AS name, 0 AS n
   UNION ALL
-  SELECT r.queue, r.name, w.n + 1 FROM walk w CROSS JOIN LATERAL (
+  SELECT r.queue, r.group_name, w.n + 1 FROM noted w CROSS JOIN LATERAL (
+    SELECT a.queue, a.group_name FROM {s}.qsidecar_admissions a WHERE (a.queue, a.group_name) > (w.queue, w.name)
+    ORDER BY a.queue, a.group_name, a.note LIMIT 1) AS r
+  WHERE w.n < :noted_limit::int
+), arrived AS (
+  SELECT :arrived_queue::text COLLATE "C" AS queue, :arrived_group::text COLLATE "C" AS name, 0 AS n
+  UNION ALL
+  SELECT r.queue, r.group_name, w.n + 1 FROM arrived w CROSS JOIN LATERAL (
+    SELECT j.queue::text AS queue, j.group_name FROM {s}.qsidecar_jobs j
+    WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.group_noticed IS NULL AND (j.queue, j.group_name) > (w.queue, w.name)
+    ORDER BY j.queue, j.group_name LIMIT 1) AS r
+  WHERE w.n < :arrived_limit::int
+), every AS (
+  SELECT :every_queue::text COLLATE "C" AS queue, :every_group::text COLLATE "C" AS name, 0 AS n
+  UNION ALL
+  SELECT r.queue, r.name, w.n + 1 FROM every w CROSS JOIN LATERAL (
     SELECT g.queue, g.name FROM (
       (SELECT j.queue::text AS queue, j.group_name AS name FROM {s}.qsidecar_jobs j
       WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND (j.queue, j.group_name) > (w.queue, w.name)
@@ -181,14 +196,15 @@ WITH RECURSIVE walk AS (
       WHERE j.admitted_group IS NOT NULL AND (j.queue, j.admitted_group) > (w.queue, w.name)
       ORDER BY j.queue, j.admitted_group, j.state LIMIT 1)
     ) AS g ORDER BY g.queue, g.name LIMIT 1) AS r
-  WHERE w.n < :walk::int
+  WHERE w.n < :every_limit::int
 )
-(SELECT queue, group_name, false FROM {s}.qsidecar_admissions ORDER BY queue, group_name, note LIMIT :limit)
-UNION ALL
-(SELECT j.queue::text, j.group_name, false FROM {s}.qsidecar_jobs j WHERE j.state = 'ready' AND j.group_name IS NOT NULL AND j.group_noticed IS NULL
-ORDER BY j.queue, j.group_name LIMIT :limit)
-UNION ALL
-SELECT w.queue, w.name, true FROM walk w WHERE w.n > 0
+SELECT source, queue, name FROM (
+  SELECT 0 AS source, queue, name, n FROM noted
+  UNION ALL
+  SELECT 1, queue, name, n FROM arrived
+  UNION ALL
+  SELECT 2, queue, name, n FROM every
+) AS f WHERE n > 0 ORDER BY source, n
 
 -- name: note_all
 -- Notes all groups of a queue that have blocked or admitted jobs, after its limit changed.

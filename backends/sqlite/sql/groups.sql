@@ -56,14 +56,16 @@ SELECT id, state
 FROM qsidecar_jobs INDEXED BY qsidecar_admitted
 WHERE admitted_group IS NOT NULL AND queue = :queue AND admitted_group = :group ORDER BY state LIMIT :limit
 
--- name: noted
-SELECT queue, group_name FROM qsidecar_admissions WHERE queue > '' ORDER BY queue, group_name LIMIT :limit
+-- name: next_noted
+-- The next group with a note.
+SELECT queue, group_name FROM qsidecar_admissions WHERE (queue, group_name) > (:queue, :group) ORDER BY queue, group_name LIMIT 1
 
--- name: arrived
+-- name: next_arrived
+-- The next group with blocked jobs that no sidecar has noticed.
 SELECT queue, group_name
 FROM qsidecar_jobs INDEXED BY qsidecar_arrived
-WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL AND queue > ''
-ORDER BY queue, group_name LIMIT :limit
+WHERE state = 'ready' AND group_name IS NOT NULL AND group_noticed IS NULL AND (queue, group_name) > (:queue, :group)
+ORDER BY queue, group_name LIMIT 1
 
 -- name: next_blocked
 -- The next group with blocked jobs.
