@@ -229,7 +229,7 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 	if strings.Contains(script, "python3") {
 		python, path := pagePython(t, name)
 		programs["python3"] = python
-		env = append(env, "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+path)
+		env = append(env, "PYTHONPYCACHEPREFIX="+os.Getenv("PYTHONPYCACHEPREFIX"), "PYTHONPATH="+path)
 	}
 	if strings.Contains(script, "go test") {
 		env = append(env, goModules(t)...)

@@ -55,7 +55,7 @@ func TestNeighboursOfACrashLive(t *testing.T) {
 		jobs = append(jobs, kit.Msg{"queue": "q", "payload": strconv.Quote(payload)})
 	}
 	c.Must(kit.Msg{"op": "enqueue", "jobs": jobs})
-	env := []string{"PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+	env := []string{"PYTHONPATH=" + dir}
 	w := clientlib.NewWorker(t, sc, env, clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "neighbours:app", "-j", "8")
 	kit.WaitProgress(t, "each job is done or dead", func() (now int, done bool) {
 		if w.Exited() {

@@ -47,8 +47,14 @@ func Main(m *testing.M) {
 // isolate hides the config and the sidecar of this host from the tests.
 func isolate() error {
 	return errors.Join(os.Unsetenv("QSIDECAR_SOCKET"), os.Unsetenv("QSIDECAR_DATABASE"), os.Setenv("QSIDECAR_CONFIG", config.NoFile),
-		os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60"), // the clients' default, 2 s, is too short for a loaded machine
-		os.Setenv("PYTHONDONTWRITEBYTECODE", "1"))   // tests copy the client's package while others import it
+		os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60")) // the clients' default, 2 s, is too short for a loaded machine
+}
+
+// compileOnce makes Python and Node keep what they compile in a folder, for all processes of the tests. Python would keep it beside the
+// sources, which tests copy while others import them.
+func compileOnce(dir string) error {
+	return errors.Join(os.Unsetenv("PYTHONDONTWRITEBYTECODE"), os.Setenv("PYTHONPYCACHEPREFIX", filepath.Join(dir, "python")),
+		os.Setenv("NODE_COMPILE_CACHE", filepath.Join(dir, "node")))
 }
 
 // given reports whether a flag is on the command line.
@@ -84,6 +90,10 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	if Binary, err = findBinary(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	if err := compileOnce(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}

@@ -48,7 +48,7 @@ func AsyncPythonWorker(t *testing.T, sc *kit.Sidecar) *Worker {
 
 func pythonWorker(t *testing.T, sc *kit.Sidecar, app string, env []string, more ...string) *Worker {
 	t.Helper()
-	env = append(env, "PYTHONPATH="+kit.Path("e2e/kit/clientlib/testdata"), "PYTHONDONTWRITEBYTECODE=1")
+	env = append(env, "PYTHONPATH="+kit.Path("e2e/kit/clientlib/testdata"))
 	argv := []string{PythonEnv(t, PythonPackage), "-m", "qsidecar", "work", app, "-j", "8"}
 	return NewWorker(t, sc, env, append(argv, more...)...)
 }
