@@ -70,7 +70,10 @@ class Suite
     worker = Qsidecar::Worker.new(logger: logger, socket: "/nonexistent/s", **@options)
     worker.job("never") { nil }
     worker.schedule("never", "@daily", queue: "never")
+    stopped = []
+    worker.define_singleton_method(:stop) { sleep(0.1); super(); stopped << 1 }
     raises(Qsidecar::NotConnected) { worker.run(drain: true) }
+    equal [1], stopped, "what the drain left behind" # it would stop the next run
     run = Thread.new { worker.run }
     first = warned.pop
     raise first unless first.start_with?("can't declare the schedule never, trying again: no sidecar answers on /nonexistent/s")

@@ -269,13 +269,14 @@ module Qsidecar
       @behind = Behind.new(client, threads: shares.sum(&:threads), drain: @drain, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
       threads << Thread.new { declare(client) && shares.each { |share| share.threads.times { start(threads, client, share) } } }
-      Thread.new { join_all(threads) && stop } if @drain
+      drained = Thread.new { join_all(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
       log(:info, "stopping; running jobs: #{@behind.running}; a second signal ends the worker at once") if command == :signal
       @pausing[0].synchronize { @pausing[1].broadcast }
       client.stop_claiming
       join_all(threads)
+      drained&.join # its stop must not end the next run
       unanswered = @behind.finish
       client.close
       raise unanswered if unanswered
