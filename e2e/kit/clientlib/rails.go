@@ -15,7 +15,7 @@ import (
 )
 
 // railsPackages are the packages of Debian for the application in testdata/rails.
-var railsPackages = []string{"ruby", "ruby-railties", "ruby-activerecord", "ruby-activejob", "ruby-actionmailer", "ruby-sqlite3", "ruby-msgpack"}
+var railsPackages = []string{"ruby", "ruby-railties", "ruby-activerecord", "ruby-activejob", "ruby-actionmailer", "ruby-sqlite3", "ruby-msgpack", "ruby-bootsnap"}
 
 // A RailsApp is a new Rails application whose Gemfile has the gem, on the Ruby and Rails of a Debian suite. No bundle
 // is installed: bundler finds the gems in Debian's packages.
@@ -37,6 +37,7 @@ func NewRailsApp(t *testing.T, suite, dir string) *RailsApp {
 	return &RailsApp{T: t, Dir: dir, Path: path, Env: []string{
 		"PATH=" + path, "BUNDLE_GEMFILE=" + filepath.Join(dir, "Gemfile"), "RAILS_ENV=development",
 		"BUNDLE_SILENCE_ROOT_WARNING=1", "BUNDLE_SILENCE_DEPRECATIONS=1", "RUBYLIB=", "GEM_HOME=" + filepath.Join(bin, "gems"), "HOME=" + dir,
+		"BOOTSNAP_CACHE_DIR=" + filepath.Join(dir, "tmp/cache"),
 	}}
 }
 
@@ -92,7 +93,7 @@ func (r *RailsApp) Write(name, text string) {
 // railsPrograms returns a folder with ruby, bundle and qsidecar-work, which use only the packages of a Debian suite.
 func railsPrograms(t *testing.T, suite string) string {
 	t.Helper()
-	root, err := debian.Root(t.Context(), "rails-"+suite, suite, railsPackages...)
+	root, err := debian.Root(t.Context(), "rails-bootsnap-"+suite, suite, railsPackages...)
 	if err != nil {
 		t.Fatal(err)
 	}

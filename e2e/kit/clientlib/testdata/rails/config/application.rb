@@ -1,4 +1,5 @@
 require "bundler/setup"
+require "bootsnap/setup"
 require "rails"
 require "active_job/railtie"
 require "active_record/railtie"
