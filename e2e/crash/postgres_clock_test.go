@@ -78,11 +78,13 @@ func TestPostgresClock(t *testing.T) {
 		}
 		kit.Figure(t, "%s: jobs flow (%v)", when, kit.Since(began).Round(time.Millisecond))
 	}
+	db := databases.Owners(t, p.URL) // a new connection for each check would cost more than the checks
 	// `beats` waits for a heartbeat of a sidecar.
 	beats := func(sc *kit.Sidecar) {
 		t.Helper()
+		identity := sc.Identity()
 		now := func() string {
-			return strings.Join(p.Query(p.URL, "SELECT heartbeats::text FROM qsidecar.qsidecar_sidecars WHERE sidecar = $1", sc.Identity()), "")
+			return strings.Join(db.Texts("SELECT heartbeats::text FROM qsidecar.qsidecar_sidecars WHERE sidecar = $1", identity), "")
 		}
 		before := now()
 		testwait.Until(t, sc.Name+" makes a heartbeat", func() bool { return now() != before })

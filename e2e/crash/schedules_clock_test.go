@@ -20,8 +20,9 @@ func TestSchedulesAfterAClockChange(t *testing.T) {
 		t.Parallel()
 		s, p := kit.NewPostgresSite(t)
 		s.Start("schema") // setClock replaces a function of it
+		db := databases.Owners(t, p.URL)
 		c := &clockedSchedules{t: t, site: s, set: func(ahead time.Duration) { setClock(p, ahead) }, jobs: func() []string {
-			return p.Query(s.URL, "SELECT headers->>'qsidecar-schedule' || ' ' || (headers->>'qsidecar-occurrence') FROM qsidecar.qsidecar_jobs")
+			return db.Texts("SELECT headers->>'qsidecar-schedule' || ' ' || (headers->>'qsidecar-occurrence') FROM qsidecar.qsidecar_jobs")
 		}}
 		c.run()
 	})
@@ -46,9 +47,9 @@ func TestSchedulesAfterAClockChange(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		db := &databases.MySQL{MySQL: g.Nodes[0], T: t, Name: "e2e"}
+		db := databases.OwnersDB{T: t, DB: (&databases.MySQL{MySQL: g.Nodes[0], Name: "e2e"}).DB(t)}
 		c := &clockedSchedules{t: t, site: s, set: set, jobs: func() []string {
-			return db.Query(`SELECT CONCAT(JSON_VALUE(headers, '$."qsidecar-schedule"'), ' ', JSON_VALUE(headers, '$."qsidecar-occurrence"')) FROM qsidecar_jobs`)
+			return db.Texts(`SELECT CONCAT(JSON_VALUE(headers, '$."qsidecar-schedule"'), ' ', JSON_VALUE(headers, '$."qsidecar-occurrence"')) FROM qsidecar_jobs`)
 		}}
 		c.run()
 	})

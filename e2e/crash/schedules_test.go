@@ -25,8 +25,9 @@ func TestSchedulesOfAFleet(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
 		s, p := kit.NewPostgresSite(t)
+		db := databases.Owners(t, p.URL)
 		f := &fleet{t: t, site: s, jobs: func() []string {
-			return p.Query(s.URL, "SELECT headers->>'qsidecar-schedule' || ' ' || (headers->>'qsidecar-occurrence') FROM qsidecar.qsidecar_jobs")
+			return db.Texts("SELECT headers->>'qsidecar-schedule' || ' ' || (headers->>'qsidecar-occurrence') FROM qsidecar.qsidecar_jobs")
 		}}
 		f.run(hosts)
 	})
@@ -38,8 +39,9 @@ func TestSchedulesOfAFleet(t *testing.T) {
 		}
 		s := kit.NewSite(t)
 		s.URL = p.URL(p.Name)
+		db := databases.OwnersDB{T: t, DB: p.DB(t)}
 		f := &fleet{t: t, site: s, jobs: func() []string {
-			return p.Query(`SELECT CONCAT(headers->>'$."qsidecar-schedule"', ' ', headers->>'$."qsidecar-occurrence"') FROM qsidecar_jobs`)
+			return db.Texts(`SELECT CONCAT(headers->>'$."qsidecar-schedule"', ' ', headers->>'$."qsidecar-occurrence"') FROM qsidecar_jobs`)
 		}}
 		f.run(hosts)
 	})

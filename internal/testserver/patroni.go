@@ -1,9 +1,12 @@
 package testserver
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -176,14 +179,14 @@ func (p *Patroni) add(ctx context.Context, name string) error {
 
 // Start starts a member's Patroni, which starts its server.
 func (p *Patroni) Start(m *PatroniMember) (err error) {
-	cmd := exec.Command(filepath.Join(p.home, "python"), filepath.Join(p.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
+	cmd := exec.Command(pythonOf(p.home), filepath.Join(p.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
 	m.patroni, err = local.Launch(cmd, p.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
 	return err
 }
 
 // Whole waits until one member is the primary and all others follow it and have its last changes.
 func (p *Patroni) Whole(ctx context.Context) error {
-	return testwait.Poll(ctx, func(ctx context.Context) error {
+	return testwait.PollRarely(ctx, func(ctx context.Context) error { // members look at each other once a second
 		primary, err := p.primary(ctx, nil)
 		if err != nil {
 			return err
@@ -214,24 +217,59 @@ func (p *Patroni) Primary(ctx context.Context, without *PatroniMember) (primary 
 	return primary, err
 }
 
+// primary asks the member that has the leader's lock in etcd whether it is the primary. Each answer of a member costs a query to
+// its server, and a failover takes 20 s.
 func (p *Patroni) primary(ctx context.Context, without *PatroniMember) (*PatroniMember, error) {
-	var failed error
+	leader, err := p.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range p.Members {
-		if m == without {
+		if m.Name != leader || m == without {
 			continue
 		}
-		err := ok(ctx, m.rest+"/primary")
-		if err == nil {
-			return m, nil
+		if err := ok(ctx, m.rest+"/primary"); err != nil {
+			return nil, err
 		}
-		failed = errors.Join(failed, err)
+		return m, nil
 	}
-	return nil, fmt.Errorf("no member is the primary: %w", failed)
+	return nil, fmt.Errorf("no member is the primary: %q has the lock", leader)
+}
+
+// leader returns the name of the member that has the leader's lock, or "" if no member has it.
+func (p *Patroni) leader(ctx context.Context) (name string, err error) {
+	key, err := json.Marshal(map[string][]byte{"key": []byte("/service/qsidecar/leader")})
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:"+p.etcdPort+"/v3/kv/range", bytes.NewReader(key))
+	if err != nil {
+		return "", err
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, r.Body.Close()) }()
+	var found struct {
+		KVs []struct{ Value []byte }
+	}
+	text, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil || r.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("etcd: %s %s: %w", r.Status, text, err)
+	}
+	if len(found.KVs) > 0 {
+		name = string(found.KVs[0].Value)
+	}
+	return name, nil
 }
 
 // Switchover makes Patroni choose another primary.
 func (p *Patroni) Switchover(ctx context.Context, from *PatroniMember) error {
-	return local.Run(ctx, filepath.Join(p.home, "python"), filepath.Join(p.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
+	return local.Run(ctx, pythonOf(p.home), filepath.Join(p.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
 		"switchover", "qsidecar", "--leader", from.Name, "--force")
 }
 
@@ -308,10 +346,13 @@ func (p *Patroni) Stop() (err error) {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
+// pythonOf returns the script that runs Python with its own libraries and bytecode.
+func pythonOf(home string) string { return filepath.Join(home, "python-compiled") }
+
 // postgresBin returns the directory of PostgreSQL's programs in the unpacked packages.
 func postgresBin(home string) string { return filepath.Join(home, "usr/lib/postgresql/15/bin") }
 
-// installPatroni unpacks Patroni, etcd and PostgreSQL, and returns their directory. Its `python`
+// installPatroni unpacks Patroni, etcd and PostgreSQL, and returns their directory. pythonOf
 // runs Patroni. PostgreSQL's programs there are scripts that start the real ones with their own libraries.
 func installPatroni(ctx context.Context, who local.Account) (string, error) {
 	cache, err := local.CacheDirOf(who)
@@ -322,8 +363,12 @@ func installPatroni(ctx context.Context, who local.Account) (string, error) {
 	if err := debian.Install(ctx, cache, patroniSuite, home, "patroni", "python3-etcd", "etcd-server", "postgresql-15"); err != nil {
 		return "", err
 	}
+	home, err = filepath.EvalSymlinks(home) // the scripts name it, and several checkouts can use it
+	if err != nil {
+		return "", err
+	}
 	return home, local.Locked(home+".lock", func() error {
-		python := filepath.Join(home, "python")
+		python := pythonOf(home)
 		if local.Exists(python) {
 			return nil
 		}
@@ -339,15 +384,16 @@ func installPatroni(ctx context.Context, who local.Account) (string, error) {
 				}
 			}
 			script := fmt.Sprintf("#!/bin/sh\nexec '%s' --library-path '%s' --argv0 '%s' '%s.real' \"$@\"\n", loader, libraries, at, at)
-			if err := local.WriteProgram(at, []byte(script)); err != nil {
+			if err := errors.Join(local.WriteProgram(at+".new", []byte(script)), os.Rename(at+".new", at)); err != nil {
 				return err
 			}
 		}
-		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' exec '%s' --library-path '%s' '%s/usr/bin/python3' -B \"$@\"\n", home, loader, libraries, home)
+		// The servers' user can't write bytecode, neither here nor where the tests keep theirs, and Patroni starts a Python for each start of a server.
+		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' PYTHONPYCACHEPREFIX= PYTHONDONTWRITEBYTECODE= exec '%s' --library-path '%s' '%s/usr/bin/python3' \"$@\"\n", home, loader, libraries, home)
 		if err := local.WriteProgram(python+".new", []byte(script)); err != nil {
 			return err
 		}
-		if err := local.Run(ctx, python+".new", "-c", "import patroni.dcs.etcd3, psycopg2"); err != nil {
+		if err := local.Run(ctx, python+".new", "-c", "import patroni.__main__, patroni.api, patroni.ctl, patroni.dcs.etcd3, multiprocessing.spawn, psycopg2"); err != nil {
 			return err
 		}
 		return os.Rename(python+".new", python)

@@ -39,7 +39,7 @@ func limit(text string) time.Duration {
 func Until(t testing.TB, what string, fact func() bool) {
 	t.Helper()
 	began := time.Now()
-	for deadline := Deadline(); !fact(); time.Sleep(pause(began)) {
+	for deadline := Deadline(); !fact(); time.Sleep(pause(began, often)) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v (%s): %s", Limit, EnvLimit, what)
 		}
