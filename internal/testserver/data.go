@@ -8,8 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
@@ -23,14 +22,11 @@ func prepare(dir, template string, who local.Account) error {
 	return errors.Join(own(dir, who), os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
 }
 
-// copyData copies a data directory. In memory it leaves out blocks of zeros, which are most of a new server's logs: the kernel clears
-// and fills a page for each otherwise. On a disk a server must find its logs allocated, as it does in production.
+// copyData copies a data directory. In the folder of local.EnvMemory it leaves out blocks of zeros, which are most of a new server's logs: the
+// kernel clears and fills a page for each otherwise. Elsewhere a server must find its logs allocated, as it does in production: so it
+// survives that its disk becomes full.
 func copyData(to, from string) error {
-	var system unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(to), &system); err != nil {
-		return err
-	}
-	if system.Type != unix.TMPFS_MAGIC {
+	if memory := os.Getenv(local.EnvMemory); memory == "" || !strings.HasPrefix(to, filepath.Clean(memory)+"/") {
 		return os.CopyFS(to, os.DirFS(from))
 	}
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
