@@ -28,6 +28,22 @@ func (k *kit) loseNotes() {
 	}
 }
 
+// insertMembers inserts a job into each of the groups, as another program does.
+func (k *kit) insertMembers(groups ...string) {
+	k.Helper()
+	if err := k.InsertRow("group_name", "'"+strings.Join(groups, "'), ('q', 'odd', '")+"'", false); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// sweep carries out maintenance as often as it has more to do at once.
+func (k *kit) sweep() {
+	k.Helper()
+	for more := true; more; {
+		more = k.maintain(backends.Maintenance{}).More
+	}
+}
+
 // groupWalkTests hold what maintenance finds without notes, and what it does beside locks.
 var groupWalkTests = map[string]func(*kit){
 	"SurplusJobsOfGroupsWithoutBlockedJobs": func(k *kit) {
@@ -119,52 +135,40 @@ var groupWalkTests = map[string]func(*kit){
 		k.maintain(backends.Maintenance{})
 		k.wantGroups(most, 0)
 	},
-	"MorePlainInsertsThanASearchFinds": func(k *kit) {
+	"PlainInsertsOfMoreGroupsThanASearchFinds": func(k *kit) {
 		if k.InsertRow == nil {
 			return
 		}
-		const jobs, groups = 500, 50 // of the first group, and after it
-		rows := strings.Repeat("'a'), ('q', 'odd', ", jobs)
+		const groups = 600
+		var names []string
 		for i := range groups {
-			rows += fmt.Sprintf("'b%02d'), ('q', 'odd', ", i)
+			names = append(names, fmt.Sprintf("b%03d", i))
 		}
-		if err := k.InsertRow("group_name", rows+"'a'", false); err != nil {
-			k.Fatal(err)
-		}
-		for more := true; more; {
-			more = k.maintain(backends.Maintenance{}).More
-		}
-		k.wantGroups(1+groups, jobs)
+		k.insertMembers(names...)
+		k.sweep()
+		k.wantGroups(groups, 0)
+		k.insertMembers(append(names, "c")...) // nothing is admitted in the groups that a search finds first
+		k.sweep()
+		k.wantGroups(groups+1, groups)
 	},
 	"ManyPlainInsertsOfAGroupDelayNoOther": func(k *kit) {
 		if k.InsertRow == nil {
 			return
 		}
-		insert := func(rows string) {
-			k.Helper()
-			if err := k.InsertRow("group_name", rows, false); err != nil {
-				k.Fatal(err)
-			}
-		}
 		const groups = 100
-		rows := strings.Repeat("'a'), ('q', 'odd', ", 900)
-		for g := range groups {
-			rows += fmt.Sprintf("'b%02d'), ('q', 'odd', ", g)
+		var others []string
+		for i := range groups {
+			others = append(others, fmt.Sprintf("b%02d", i))
 		}
-		insert(rows + "'a'")
-		for range 9 {
-			insert(strings.Repeat("'a'), ('q', 'odd', ", 900) + "'a'")
+		k.insertMembers(others...)
+		for range 10 { // more than maintenance marks while it walks over the groups
+			k.insertMembers(slices.Repeat([]string{"a"}, 900)...)
 		}
-		sweep := func() {
-			for more := true; more; {
-				more = k.maintain(backends.Maintenance{}).More
-			}
-		}
-		sweep()
+		k.sweep()
 		blocked := k.stats().Blocked
-		insert("'c'")
-		sweep()
-		sweep()
+		k.insertMembers("c")
+		k.sweep()
+		k.sweep()
 		k.wantGroups(1+groups+1, blocked)
 	},
 	"ManyNotesOfAHeldStripeDelayNoOther": func(k *kit) {
